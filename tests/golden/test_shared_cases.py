@@ -1,0 +1,93 @@
+"""Constructed inputs, each with one kind of fault seen in practice, and the right answer.
+
+The cases are not part of the repository; where they are absent, these tests skip and say so. The same kinds are
+covered by this project's own small traces in ``tests/unit``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.model import STEP_ALL, Analysis, Attribution, Level, StepPartition
+
+CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
+ANSWERED = (
+    "c01", "c02", "c13", "c14", "c16", "c18", "c23", "c24", "c27", "c34",
+    "c36", "c37", "c40", "c42", "c43", "c46", "c48", "c54", "c69",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the shared cases are not on this machine")
+
+
+def run_case(case: str, tmp_path: Path, attribution: Attribution = Attribution.CLIP) -> tuple[Analysis, dict[str, Any]]:
+    folder = next(CASES.glob(f"{case}_*"))
+    inputs = tmp_path / "inputs"
+    shutil.copytree(folder, inputs, ignore=shutil.ignore_patterns("expected.json", "README"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        analysis, _, _ = analyze([inputs], tmp_path / "out", AnalyzeOptions(hta=False, jobs=1, attribution=attribution))
+    return analysis, json.loads((folder / "expected.json").read_text())
+
+
+def microseconds(part: StepPartition) -> dict[str, float] | None:
+    if not part.known:
+        return None
+    names = {"compute": part.compute_ns, "comm": part.comm_ns, "overlapped": part.overlapped_ns,
+             "exposed": part.exposed_ns, "other": part.copy_only_ns, "idle": part.idle_ns, "span": part.span_ns}  # fmt: skip
+    return {f"{name}_us": value / 1000 for name, value in names.items() if value is not None}
+
+
+def by_rank_and_step(analysis: Analysis) -> dict[str, dict[str, dict[str, float] | None]]:
+    found: dict[str, dict[str, dict[str, float] | None]] = {}
+    for part in analysis.partition:
+        step = "all" if part.step == STEP_ALL else str(part.step)
+        found.setdefault(str(part.rank), {})[step] = microseconds(part)
+    return found
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_case_gives_its_expected_figures(case: str, tmp_path: Path) -> None:
+    analysis, expected = run_case(case, tmp_path)
+    assert by_rank_and_step(analysis) == expected["steps"]
+    loud = [note for note in analysis.diagnostics if note.level is not Level.INFO]
+    assert {note.code for note in loud} == {message["code"] for message in expected["messages"]}
+    for message in expected["messages"]:
+        text = " ".join(note.message for note in loud if note.code == message["code"])
+        assert all(piece in text for piece in message["must_mention"])
+    assert analysis.mode.value == expected.get("mode", "device")
+    for rank, steps in expected.get("overlap_ratio", {}).items():
+        for step, ratio in steps.items():
+            assert [p.overlap_ratio for p in analysis.partition if (p.rank, p.step) == (int(rank), int(step))] == [ratio]
+    for summary in analysis.ranks:
+        assert summary.outside_steps_ns == 1000 * expected.get("outside_steps_us", {}).get(str(summary.rank), 0)
+
+
+def test_case_c23_attributed_by_launch(tmp_path: Path) -> None:
+    analysis, expected = run_case("c23", tmp_path, Attribution.LAUNCH)
+    for rank, steps in expected["by_launch"].items():
+        for step, want in steps.items():
+            got = by_rank_and_step(analysis)[rank][step]
+            assert got is not None
+            assert {key: got[key] for key in want} == want
+    assert "attribution_differs" in {note.code for note in analysis.diagnostics}
+
+
+def test_case_c18_counts_the_dropped_device_row(tmp_path: Path) -> None:
+    analysis, expected = run_case("c18", tmp_path)
+    assert expected["dropped_device_events"] == 1
+    assert any("1 device rows" in note.message for note in analysis.diagnostics)
+
+
+def test_case_c34_counts_kernels_by_category(tmp_path: Path) -> None:
+    analysis, expected = run_case("c34", tmp_path)
+    counted: dict[str, int] = {}
+    for kernel in analysis.top_kernels:
+        counted[kernel.category.value] = counted.get(kernel.category.value, 0) + kernel.count
+    assert counted == expected["kernel_count"]["0"]

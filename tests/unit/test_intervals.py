@@ -1,0 +1,95 @@
+"""The interval core against a brute-force occupancy array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerotrace.intervals import Intervals
+
+AXIS = 64
+
+raw_intervals = st.lists(st.tuples(st.integers(0, AXIS), st.integers(0, AXIS)), max_size=12)
+
+
+def make(pairs: list[tuple[int, int]]) -> Intervals:
+    return Intervals.union([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def occupancy(pairs: list[tuple[int, int]]) -> np.ndarray:
+    """One cell a nanosecond: true where any interval covers it."""
+    cells = np.zeros(AXIS, dtype=bool)
+    for a, b in pairs:
+        cells[a:b] = True
+    return cells
+
+
+def painted(intervals: Intervals) -> np.ndarray:
+    return occupancy(list(zip(intervals.starts.tolist(), intervals.ends.tolist(), strict=True)))
+
+
+def assert_canonical(intervals: Intervals) -> None:
+    assert intervals.starts.dtype == intervals.ends.dtype == np.int64
+    assert (intervals.starts < intervals.ends).all()
+    assert (intervals.ends[:-1] < intervals.starts[1:]).all()
+
+
+@given(raw_intervals)
+def test_union_covers_what_its_members_cover(pairs: list[tuple[int, int]]) -> None:
+    got = make(pairs)
+    assert_canonical(got)
+    assert (painted(got) == occupancy(pairs)).all()
+    assert got.length == occupancy(pairs).sum()
+
+
+@given(raw_intervals, raw_intervals)
+def test_algebra_equals_the_occupancy_array(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    first, second = make(a), make(b)
+    cells, others = occupancy(a), occupancy(b)
+    for got, want in (
+        (first & second, cells & others),
+        (first | second, cells | others),
+        (first - second, cells & ~others),
+    ):
+        assert_canonical(got)
+        assert (painted(got) == want).all()
+        assert got.length == want.sum()
+
+
+@given(raw_intervals, st.integers(-3, AXIS + 3), st.integers(-3, AXIS + 3))
+def test_clip_keeps_the_part_inside(pairs: list[tuple[int, int]], start: int, end: int) -> None:
+    inside = np.zeros(AXIS, dtype=bool)
+    inside[max(start, 0) : max(end, 0)] = True
+    got = make(pairs).clip(start, end)
+    assert_canonical(got)
+    assert (painted(got) == (occupancy(pairs) & inside)).all()
+
+
+@given(raw_intervals, raw_intervals)
+def test_parts_of_a_set_close(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    first, second = make(a), make(b)
+    assert (first & second).length + (first - second).length == first.length
+    assert (first | second).length == (first - second).length + second.length
+
+
+def test_touching_intervals_are_one_member_and_do_not_overlap() -> None:
+    assert len(make([(0, 5), (5, 9)])) == 1
+    assert (make([(0, 5)]) & make([(5, 9)])).length == 0
+
+
+def test_epoch_sized_nanoseconds_stay_exact() -> None:
+    now = 1_790_857_026_000_000_001
+    assert Intervals.union([now, now + 1], [now + 2, now + 4]).length == 4
+    assert Intervals.single(now, now + 3).clip(now + 1, now + 2).length == 1
+
+
+def test_empty_and_reversed_intervals_hold_no_point() -> None:
+    assert len(make([(3, 3), (7, 2)])) == 0
+    assert (Intervals.empty() | Intervals.empty()).length == 0
+
+
+def test_lengths_must_agree() -> None:
+    with pytest.raises(ValueError, match="equally long"):
+        Intervals.union([1, 2], [3])

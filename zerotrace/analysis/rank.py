@@ -1,0 +1,159 @@
+"""Everything that one rank's events tell without its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.analysis.launches import num_unlinked
+from zerotrace.analysis.partition import device_times, outside_steps_ns, partition_steps
+from zerotrace.analysis.verdict import summarise_rank
+from zerotrace.model import (
+    STEP_ALL,
+    Attribution,
+    Category,
+    Diagnostic,
+    KernelTime,
+    Level,
+    Mode,
+    RankSummary,
+    StepPartition,
+    StepWindow,
+)
+from zerotrace.tables import codes_and_names, equals, ints
+
+#: Two ways of giving rows to steps that differ by more than this part of the span deserve a word.
+ATTRIBUTION_TOLERANCE = 0.01
+
+_TOP_KERNELS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAnalysis:
+    """The figures of one rank."""
+
+    partition: tuple[StepPartition, ...]
+    summaries: tuple[RankSummary, ...]
+    """One a device."""
+    top_kernels: tuple[KernelTime, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def analyse_rank(
+    rank: int, file: str, events: pa.Table, windows: Sequence[StepWindow], mode: Mode, attribution: Attribution
+) -> RankAnalysis:
+    """Takes one rank apart.
+
+    Args:
+        rank: global rank.
+        file: name of its trace, for diagnostics.
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        windows: the rank's step windows.
+        mode: device or host time.
+        attribution: how rows are given to steps.
+    """
+    clipped = partition_steps(rank, events, windows, Attribution.CLIP)
+    diagnostics = [*_unknown_steps(file, clipped)]
+    partition = clipped
+    if mode is Mode.DEVICE:
+        launched = partition_steps(rank, events, windows, Attribution.LAUNCH)
+        partition = launched if attribution is Attribution.LAUNCH else clipped
+        diagnostics += [*_attribution_differs(file, clipped, launched, attribution), *_unlinked_rows(file, events)]
+    summaries = [
+        summarise_rank([p for p in partition if p.device == time.device], outside_steps_ns(time, windows))
+        for time in device_times(events)
+    ]
+    return RankAnalysis(
+        partition=partition,
+        summaries=tuple(summary for summary in summaries if summary is not None),
+        top_kernels=tuple(_top_kernels(rank, events)),
+        diagnostics=tuple(diagnostics),
+    )
+
+
+def _unknown_steps(file: str, partition: Sequence[StepPartition]) -> list[Diagnostic]:
+    steps = sorted({part.step for part in partition if not part.known})
+    if not steps:
+        return []
+    named = ", ".join(map(str, steps))
+    return [
+        Diagnostic(
+            code="steps_without_device_events",
+            level=Level.WARNING,
+            file=file,
+            count=len(steps),
+            message=f"{file}: no device rows in step {named}: unknown there, and left out of every mean",
+            hint="the records of these steps were lost or not taken; capture fewer steps at a time",
+        )
+    ]
+
+
+def _attribution_differs(
+    file: str, clipped: Sequence[StepPartition], launched: Sequence[StepPartition], used: Attribution
+) -> list[Diagnostic]:
+    """Says when a step's own work and the work inside its window are not the same."""
+    by_step = {(part.device, part.step): part for part in launched}
+    worst, where = 0.0, 0
+    for part in clipped:
+        other = by_step[part.device, part.step]
+        if part.step == STEP_ALL or not (part.known and other.known):
+            continue
+        for mine, theirs in (
+            (part.compute_ns, other.compute_ns),
+            (part.comm_ns, other.comm_ns),
+            (part.exposed_ns, other.exposed_ns),
+        ):
+            share = abs((mine or 0) - (theirs or 0)) / part.span_ns
+            if share > worst:
+                worst, where = share, part.step
+    if worst <= ATTRIBUTION_TOLERANCE:
+        return []
+    other_name = "launch" if used is Attribution.CLIP else "clip"
+    return [
+        Diagnostic(
+            code="attribution_differs",
+            level=Level.INFO,
+            file=file,
+            message=f"{file}: the device runs behind the host: clipped to step windows and attributed by launch differ "
+            f"by up to {100 * worst:.1f} % of the span (step {where}); figures here are by {used.value}",
+            hint=f"--attribute {other_name} gives the other view",
+        )
+    ]
+
+
+def _unlinked_rows(file: str, events: pa.Table) -> list[Diagnostic]:
+    count = num_unlinked(events)
+    if not count:
+        return []
+    return [
+        Diagnostic(
+            code="kernels_without_launch",
+            level=Level.INFO,
+            file=file,
+            count=count,
+            message=f"{file}: {count} device rows whose launch is not in the trace",
+            hint="expected at the start of a window, and in traces taken without CPU activities",
+        )
+    ]
+
+
+def _top_kernels(rank: int, events: pa.Table) -> list[KernelTime]:
+    dur = ints(events, "dur_ns")
+    codes, names = codes_and_names(events, "name")
+    found = []
+    for category in Category:
+        rows = equals(events, "category", category.value)
+        count = np.bincount(codes[rows], minlength=len(names))
+        total = np.zeros(len(names), dtype=np.int64)
+        np.add.at(total, codes[rows], dur[rows])
+        found += [
+            KernelTime(rank=rank, name=names[i], category=category, count=int(count[i]), total_ns=int(total[i]))
+            for i in np.argsort(-total, kind="stable")[:_TOP_KERNELS].tolist()
+            if count[i]
+        ]
+    return sorted(found, key=lambda kernel: -kernel.total_ns)[:_TOP_KERNELS]
+
+

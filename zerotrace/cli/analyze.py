@@ -1,0 +1,65 @@
+"""``zerotrace analyze``: traces to tables, figures and a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example: zerotrace analyze traces/stage3")
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR | TRACE...")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write; DIR/analysis by default.")
+@click.option(
+    "--attribute",
+    type=click.Choice(["clip", "launch"]),
+    default="clip",
+    show_default=True,
+    help="Give device time to steps by the host's windows (rows are cut at their borders), or whole rows by launch.",
+)
+@click.option("--report/--no-report", default=True, help="Write report.html, or the tables alone.")
+@click.option("--hta/--no-hta", default=True, help="Run HTA's own analyses too, beside ours.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Traces read at once; one a core by default.")
+@click.option("--force", is_flag=True, help="Replace an existing result.")
+@click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of the summary.")
+@click.help_option("-h", "--help")
+def analyze(
+    inputs: tuple[Path, ...],
+    out: Path | None,
+    attribute: str,
+    report: bool,
+    hta: bool,
+    jobs: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Take the steps of a run apart.
+
+    Reads the Kineto trace of every rank in DIR (gzip or plain JSON), and writes Parquet tables, analysis.json and
+    report.html.
+    """
+    from zerotrace.analysis.run import AnalyzeOptions
+    from zerotrace.analysis.run import analyze as run
+    from zerotrace.model import Attribution
+    from zerotrace.store import ANALYSIS_FILE, REPORT_FILE
+
+    render = None
+    if report:
+        from zerotrace.report import render
+    options = AnalyzeOptions(attribution=Attribution(attribute), hta=hta, jobs=jobs, force=force)
+    talk = (lambda line: click.echo(line, err=True)) if sys.stderr.isatty() else None
+    analysis, folder, reused = run(inputs, out, options, render, talk)
+    if as_json:
+        sys.stdout.buffer.write((folder / ANALYSIS_FILE).read_bytes())
+    else:
+        from zerotrace.cli.summary import print_summary
+
+        print_summary(analysis)
+    if reused:
+        click.echo("The traces are unchanged: this is the earlier result; --force makes it anew.", err=True)
+    if report:
+        click.echo(f"Report: {shlex.quote(str(folder / REPORT_FILE))}", err=as_json)
+    else:
+        click.echo(f"Tables: {shlex.quote(str(folder))}", err=as_json)

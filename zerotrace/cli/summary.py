@@ -1,0 +1,81 @@
+"""An analysis as one screen of text."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from zerotrace.model import Analysis, Level, Mode, RankSummary
+from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+
+_MAX_RANKS = 16
+
+
+def print_summary(analysis: Analysis, console: Console | None = None) -> None:
+    """Prints the verdict, one line a rank, and what weakens the figures."""
+    console = console or Console(highlight=False)
+    console.print(Text(f"{analysis.run_name}  {_described(analysis)}"))
+    console.print(Text(analysis.verdict.headline, style="bold"))
+    console.print(_ranks_table(analysis))
+    if analysis.verdict.unprofiled_step_ns is not None:
+        console.print(_unprofiled(analysis))
+    for note in analysis.diagnostics:
+        style = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}[note.level]
+        console.print(Text(f"{note.level.value}: {note.message}", style=style))
+        if note.hint and note.level is not Level.INFO:
+            console.print(Text(f"  {note.hint}", style="dim"))
+
+
+def _described(analysis: Analysis) -> str:
+    manifest = analysis.manifest
+    num_events = sum(source.num_events for source in analysis.sources)
+    num_ranks, num_steps = len(analysis.sources), len({part.step for part in analysis.partition})
+    read = f"{format_count(num_events)} events, {num_ranks} ranks, {num_steps} steps"
+    if manifest is None:
+        return read
+    return f"ZeRO-{manifest.stage}, {manifest.model.name}, {manifest.world_size} × {manifest.device} · {read}"
+
+
+def _ranks_table(analysis: Analysis) -> Table:
+    unit = "device" if analysis.mode is Mode.DEVICE else "host"
+    table = Table(caption=f"mean step, {unit} time; overlap is the hidden part of comm", caption_justify="left", box=None)
+    table.add_column("rank", justify="right")
+    for name in ("step", "compute", "exposed", "copy", "idle", "overlap"):
+        table.add_column(name, justify="right")
+    ranks = analysis.ranks
+    shown = ranks if len(ranks) <= _MAX_RANKS else sorted(ranks, key=lambda r: -r.exposed_ns)[:_MAX_RANKS]
+    several = len({(r.rank, r.device) for r in ranks}) > len({r.rank for r in ranks})
+    for summary in shown:
+        label = f"{summary.rank}/{summary.device}" if several else str(summary.rank)
+        table.add_row(label, *_figures(summary))
+    if len(shown) < len(ranks):
+        table.caption = escape(f"the {_MAX_RANKS} of {len(ranks)} ranks with the most exposed communication")
+    return table
+
+
+def _figures(summary: RankSummary) -> list[str]:
+    def share(value: float | None) -> str:
+        if value is None:
+            return "–"
+        return f"{format_ns(value)} ({100 * value / summary.span_ns:.0f} %)"
+
+    return [
+        format_ns(summary.span_ns),
+        share(summary.compute_ns),
+        share(summary.exposed_ns),
+        format_ns(summary.copy_only_ns),
+        share(summary.idle_ns),
+        format_ratio(summary.overlap_ratio),
+    ]
+
+
+def _unprofiled(analysis: Analysis) -> Text:
+    verdict = analysis.verdict
+    line = f"Unprofiled step {format_ns(verdict.unprofiled_step_ns)}"
+    if verdict.dilation_ratio is not None:
+        line += f"; the profiler dilates it {verdict.dilation_ratio:.2f} ×"
+    if verdict.peak_bytes is not None and verdict.resident_bytes is not None:
+        line += f"; resident {format_bytes(verdict.resident_bytes.max)}, peak {format_bytes(verdict.peak_bytes.max)}"
+    return Text(line + ".")

@@ -1,0 +1,58 @@
+"""Errors that a user can act on: each says what was found, what was expected and what to do."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the command line, as documented in the README."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    GATE = 3
+
+
+class ZerotraceError(Exception):
+    """An expected failure: shown as one message, without a traceback.
+
+    Attributes:
+        code: short stable identifier, for example ``"json_invalid"``.
+        hint: what the user can do about it; shown on a line of its own.
+        exit_code: exit code of the command that meets this error.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        hint: str | None = None,
+        exit_code: int = ExitCode.FAILURE,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+        self.exit_code = int(exit_code)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders, and the default would lose the keyword arguments.
+        return _rebuild, (type(self), str(self), self.code, self.hint, self.exit_code)
+
+
+class TraceError(ZerotraceError):
+    """A trace file that cannot be read, or that holds nothing to analyse."""
+
+
+class StoreError(ZerotraceError):
+    """A run folder, a manifest or a table that is missing, newer, taken or damaged."""
+
+
+class CaptureError(ZerotraceError):
+    """A capture that cannot start, or a rank that died or hung."""
+
+
+def _rebuild(kind: type[ZerotraceError], message: str, code: str, hint: str | None, exit_code: int) -> ZerotraceError:
+    return kind(message, code=code, hint=hint, exit_code=exit_code)

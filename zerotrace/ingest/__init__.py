@@ -1,0 +1,1 @@
+"""Raw Kineto traces to event tables: reading, exact time, categories, step windows."""

@@ -1,0 +1,109 @@
+"""Which files of a folder are traces, and their bytes: told by content, never by suffix."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from isal import igzip
+
+from zerotrace.errors import TraceError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BLANKS = b" \t\r\n\xef\xbb\xbf"
+_SNIFF_BYTES = 4096
+
+#: Files that zerotrace itself writes beside the traces.
+OWN_FILES = frozenset({"manifest.json"})
+
+
+def find_candidates(inputs: Sequence[Path]) -> list[Path]:
+    """Files that could be traces, in the order of their names.
+
+    Args:
+        inputs: folders (searched one level deep, hidden files left out) or files (taken as they are).
+
+    Returns:
+        Paths whose content, after gunzip, begins like JSON or is empty.
+
+    Raises:
+        TraceError: ``not_found`` if an input does not exist.
+    """
+    found: list[Path] = []
+    for entry in inputs:
+        if entry.is_dir():
+            found += [path for path in sorted(entry.iterdir(), key=_natural_key) if _may_be_trace(path)]
+        elif entry.is_file():
+            found.append(entry)
+        else:
+            raise TraceError(
+                f"{entry} does not exist",
+                code="not_found",
+                hint="give a folder of Kineto traces, for example one that `zerotrace capture` wrote",
+            )
+    return found
+
+
+def read_trace_bytes(path: Path) -> tuple[bytes, str]:
+    """The JSON text of a trace, gunzipped if it is gzip, and the digest of the file as it lies on disk.
+
+    Returns:
+        The text as bytes and its BLAKE2b-128 digest in hexadecimal.
+
+    Raises:
+        TraceError: ``unreadable`` if the system refuses, ``trace_truncated`` or ``gzip_invalid`` for broken gzip.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path.name}: cannot be read: {error.strerror}", code="unreadable") from error
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    if not data.startswith(_GZIP_MAGIC):
+        return data, digest
+    try:
+        return igzip.decompress(data), digest
+    except EOFError as error:
+        raise TraceError(
+            f"{path.name}: truncated: the gzip stream ends after {len(data)} bytes without its end mark",
+            code="trace_truncated",
+            hint="the writer was stopped before it finished; capture this rank again",
+        ) from error
+    except (OSError, igzip.IsalError) as error:
+        raise TraceError(f"{path.name}: not a sound gzip file: {error}", code="gzip_invalid") from error
+
+
+def digest_files(paths: Iterable[Path]) -> dict[str, str]:
+    """Digest of each file, by file name; the same digest as :func:`read_trace_bytes` gives."""
+    return {path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths}
+
+
+def _may_be_trace(path: Path) -> bool:
+    if path.name.startswith(".") or path.name in OWN_FILES or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_SNIFF_BYTES)
+        if head.startswith(_GZIP_MAGIC):
+            with igzip.open(path, "rb") as stream:
+                head = stream.read(_SNIFF_BYTES)
+    except (OSError, EOFError, igzip.IsalError):
+        return True  # damaged: let the reader say so
+    # An empty .json was meant to be a trace; other empty files are none of our business.
+    text = head.lstrip(_BLANKS)
+    return text[:1] in (b"{", b"[") or ".json" in path.name
+
+
+def _natural_key(path: Path) -> tuple[tuple[int, int | str], ...]:
+    """Orders ``rank_10`` behind ``rank_9``."""
+    pieces: list[tuple[int, int | str]] = []
+    number = ""
+    for char in path.name + "\0":
+        if char.isdecimal() and char.isascii():
+            number += char
+            continue
+        if number:
+            pieces.append((0, int(number)))
+            number = ""
+        pieces.append((1, char))
+    return tuple(pieces)

@@ -1,0 +1,190 @@
+"""Kineto JSON to typed events: only the fields that an analysis needs are decoded, the rest is skipped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zerotrace.errors import TraceError
+from zerotrace.ingest.repair import repair_json
+from zerotrace.model import Diagnostic, Level
+
+_TRACE_EVENTS_KEY = b'"traceEvents"'
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The ``args`` of an event, as the JSON has them. Types are checked where columns are built."""
+
+    stream: Any = None
+    device: Any = None
+    correlation: Any = None
+    external_id: Any = msgspec.field(default=None, name="External id")
+    legacy_external_id: Any = msgspec.field(default=None, name="external id")
+    transfer_bytes: Any = msgspec.field(default=None, name="bytes")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    seq: Any = msgspec.field(default=None, name="Seq")
+    dtype: Any = None
+    in_elements: Any = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
+    src_rank: Any = msgspec.field(default=None, name="Src Rank")
+    dst_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    wait_on_stream: Any = None
+    wait_on_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False, frozen=True):
+    """One entry of ``traceEvents``."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    ts: Any = None
+    dur: Any = None
+    pid: Any = None
+    tid: Any = None
+    args: Args | None = None
+
+
+class Document(msgspec.Struct, gc=False):
+    """A whole trace. Metadata may stand before or after the events."""
+
+    traceEvents: list[Event] | None = None  # noqa: N815 - the key of the format
+    base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    device_properties: Any = msgspec.field(default=None, name="deviceProperties")
+    host_name: Any = None
+
+
+class _LooseDocument(Document):
+    """The same, for traces in which some entry of ``traceEvents`` is no event."""
+
+    traceEvents: list[Any] | None = None  # type: ignore[assignment]  # noqa: N815
+
+
+class _EventTimes(msgspec.Struct, gc=False):
+    ph: Any = None
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+    dur: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _TimesDocument(msgspec.Struct, gc=False):
+    traceEvents: list[_EventTimes]  # noqa: N815
+
+
+def decode_document(data: bytes, path: Path) -> tuple[Document, bytes, list[Diagnostic]]:
+    """Decodes a trace, repairing what can be repaired without touching a time.
+
+    Args:
+        data: JSON text as bytes.
+        path: where it came from, for messages.
+
+    Returns:
+        The document, the text that was decoded in the end, and what was repaired.
+
+    Raises:
+        TraceError: ``not_a_trace`` for JSON of another kind (or no JSON at all), ``unsupported_legacy_trace``,
+            ``trace_truncated``, ``json_invalid``.
+    """
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    notes: list[Diagnostic] = []
+    try:
+        return _decode(text, path), text, notes
+    except msgspec.DecodeError as error:
+        _refuse_hopeless(text, path, error)
+    text, repairs = repair_json(text)
+    for repair in repairs:
+        message = f"{path.name}: {repair.count} {repair.what} replaced; times are untouched"
+        notes.append(
+            Diagnostic(code=repair.code, level=Level.WARNING, file=path.name, count=repair.count, message=message)
+        )
+    try:
+        return _decode(text, path), text, notes
+    except msgspec.DecodeError as error:
+        raise _invalid(text, path, error) from error
+
+
+def decode_times_as_text(data: bytes) -> list[tuple[str, str]]:
+    """``(ts, dur)`` of each event as the decimal text of the file, for times that float64 cannot hold."""
+    document = msgspec.json.decode(data, type=_TimesDocument)
+    return [(bytes(e.ts).decode().strip('"'), bytes(e.dur).decode().strip('"')) for e in document.traceEvents]
+
+
+def _decode(text: bytes, path: Path) -> Document:
+    if _first_byte(text) == b"[":
+        raise TraceError(
+            f"{path.name}: a list of events without metadata: a legacy trace, not written by Kineto",
+            code="unsupported_legacy_trace",
+            hint="it has no streams, categories or ranks; capture with torch.profiler of torch >= 1.8.1 (Kineto)",
+        )
+    try:
+        document = msgspec.json.decode(text, type=Document)
+    except msgspec.ValidationError:
+        document = _decode_loosely(text, path)
+    if document.traceEvents is None:
+        raise TraceError(f"{path.name}: JSON without traceEvents, so no trace", code="not_a_trace")
+    return document
+
+
+def _decode_loosely(text: bytes, path: Path) -> Document:
+    """Decodes a trace some of whose entries are malformed; those become empty events, which every reader drops."""
+    try:
+        loose = msgspec.json.decode(text, type=_LooseDocument)
+    except msgspec.ValidationError as error:
+        raise TraceError(
+            f"{path.name}: traceEvents is not a list of events: {error}",
+            code="json_invalid",
+            hint="this is not the JSON that torch.profiler writes",
+        ) from error
+    events = [_event_or_blank(entry) for entry in loose.traceEvents or ()]
+    return Document(events, loose.base_time_ns, loose.distributed, loose.device_properties, loose.host_name)
+
+
+def _event_or_blank(entry: Any) -> Event:
+    try:
+        return msgspec.convert(entry, Event)
+    except msgspec.ValidationError:
+        if isinstance(entry, dict):
+            return msgspec.convert({**entry, "args": None}, Event)
+        return Event()
+
+
+def _refuse_hopeless(text: bytes, path: Path, error: msgspec.DecodeError) -> None:
+    """Raises for text that no repair can turn into a trace."""
+    if _first_byte(text) != b"{" or _TRACE_EVENTS_KEY not in text:
+        raise TraceError(f"{path.name}: no JSON trace: {error}", code="not_a_trace") from error
+    if "truncated" in str(error):
+        raise _truncated(text, path) from error
+
+
+def _first_byte(text: bytes) -> bytes:
+    """The first byte that is not blank, without copying the text."""
+    return text[:256].lstrip()[:1]
+
+
+def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
+    if "truncated" in str(error):
+        return _truncated(text, path)
+    place = re.search(r"\(byte (\d+)\)", str(error))
+    offset = int(place[1]) if place else 0
+    return TraceError(
+        f"{path.name}: invalid JSON at byte offset {offset}: {re.sub(r' .byte .*', '', str(error))}",
+        code="json_invalid",
+        hint="nothing of this file was used; look at the text around that offset, or capture this rank again",
+    )
+
+
+def _truncated(text: bytes, path: Path) -> TraceError:
+    return TraceError(
+        f"{path.name}: truncated: the JSON ends at byte {len(text)} inside a value",
+        code="trace_truncated",
+        hint="the writer was stopped before it finished; capture this rank again",
+    )

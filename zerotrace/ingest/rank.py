@@ -1,0 +1,156 @@
+"""One rank's trace file, read: its rank, mode, step windows and event table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.errors import TraceError
+from zerotrace.ingest.classify import ANNOTATION_CATS, RUNTIME_CATS
+from zerotrace.ingest.columns import Texts, as_int
+from zerotrace.ingest.files import read_trace_bytes
+from zerotrace.ingest.kineto import Document, decode_document
+from zerotrace.ingest.rows import EventRows, pick_rows
+from zerotrace.ingest.steps import outermost_windows, step_number, whole_trace_window
+from zerotrace.ingest.table import collectives_of, event_table, row_categories
+from zerotrace.model import Diagnostic, Level, Mode, StepWindow, TraceSource
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[_\-.]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """A rank's trace, read."""
+
+    source: TraceSource
+    mode: Mode
+    windows: tuple[StepWindow, ...]
+    events: pa.Table
+    """Rows of :data:`zerotrace.schema.EVENTS`."""
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def ingest_rank(path: Path) -> RankTrace:
+    """Reads one trace file.
+
+    Args:
+        path: Kineto JSON, gzip or plain, indented or not.
+
+    Raises:
+        TraceError: if the file is no trace, is damaged, or holds no device (nor gloo) activity.
+    """
+    data, digest = read_trace_bytes(path)
+    document, text, diagnostics = decode_document(data, path)
+    rank, rank_notes = _rank_of(document, path)
+    diagnostics += rank_notes
+    rows = pick_rows(document, text, path, diagnostics)
+    mode = _mode_of(document, rows, path)
+    collectives = collectives_of(rows)
+    category = row_categories(rows, collectives, mode)
+    windows = _windows(rank, rows, category, path, diagnostics)
+    info = _distributed(document)
+    source = TraceSource(
+        file=path.name,
+        rank=rank,
+        num_bytes=path.stat().st_size,
+        digest=digest,
+        num_events=len(document.traceEvents or ()),
+        num_device_rows=int(rows.is_device.sum()),
+        world_size=as_int(info.get("world_size")),
+        backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
+        host=document.host_name if isinstance(document.host_name, str) else None,
+        devices=_device_names(document.device_properties),
+    )
+    table = event_table(rows, collectives, category, windows)
+    return RankTrace(source=source, mode=mode, windows=windows, events=table, diagnostics=tuple(diagnostics))
+
+
+def _distributed(document: Document) -> Mapping[str, Any]:
+    return document.distributed if isinstance(document.distributed, Mapping) else {}
+
+
+def _rank_of(document: Document, path: Path) -> tuple[int, list[Diagnostic]]:
+    rank = as_int(_distributed(document).get("rank"))
+    if rank is not None and rank >= 0:
+        return rank, []
+    in_name = _RANK_IN_NAME.search(path.name)
+    rank = int(in_name[1]) if in_name else 0
+    taken = "from the file name" if in_name else "as 0: the file name has no rank either"
+    note = Diagnostic(
+        code="no_distributed_info",
+        level=Level.WARNING,
+        file=path.name,
+        message=f"{path.name}: no distributedInfo; rank taken {taken}: {rank}",
+        hint="start the profiler after init_process_group",
+    )
+    return rank, [note]
+
+
+def _mode_of(document: Document, rows: EventRows, path: Path) -> Mode:
+    """Device mode if there is any device row; host mode for gloo; otherwise there is nothing to take apart."""
+    if rows.is_device.any():
+        return Mode.DEVICE
+    if not len(rows):
+        raise TraceError(
+            f"{path.name}: no activity was recorded",
+            code="empty_trace",
+            hint="the profiler's schedule never became active, or the trace was exported after its cycle: "
+            "check schedule(...) and on_trace_ready",
+        )
+    backend = _distributed(document).get("backend")
+    if backend == "gloo" or rows.names.where(lambda name: name.startswith("gloo:")).any():
+        return Mode.HOST
+    calls = rows.cats.where(lambda cat: cat in RUNTIME_CATS)
+    num_launches = int((calls & rows.names.where(lambda name: "launch" in name.lower())).sum())
+    if num_launches:
+        raise TraceError(
+            f"{path.name}: no device events, though {num_launches} launches were recorded",
+            code="no_device_events",
+            hint="another CUPTI client (a profiler, a monitor) may have held the device; end it and capture again",
+        )
+    raise TraceError(
+        f"{path.name}: no device events and no gloo collectives among {len(rows)} host events",
+        code="no_device_events",
+        hint="profile with ProfilerActivity.CUDA, or run on gloo so that the host's time can be taken apart",
+    )
+
+
+def _windows(
+    rank: int, rows: EventRows, category: Texts, path: Path, diagnostics: list[Diagnostic]
+) -> tuple[StepWindow, ...]:
+    is_mark = rows.cats.where(lambda cat: cat in ANNOTATION_CATS)
+    is_mark &= rows.names.where(lambda name: step_number(name) is not None)
+    end_ns = rows.end_ns
+    marks = []
+    for row in np.flatnonzero(is_mark).tolist():
+        step = step_number(rows.names.distinct[rows.names.codes[row]])
+        if step is not None:
+            marks.append((step, int(rows.start_ns[row]), int(end_ns[row])))
+    windows = outermost_windows(rank, marks)
+    if windows:
+        return windows
+    diagnostics.append(
+        Diagnostic(
+            code="no_profiler_step",
+            level=Level.WARNING,
+            file=path.name,
+            message=f"{path.name}: no ProfilerStep annotation; the whole trace, first to last row, is one window `all`",
+            hint="call prof.step() after each training step, with CPU activities on",
+        )
+    )
+    timed = category.codes >= 0
+    if not timed.any():
+        raise TraceError(f"{path.name}: neither a step window nor a row to take apart", code="empty_trace")
+    return (whole_trace_window(rank, int(rows.start_ns[timed].min()), int(end_ns[timed].max())),)
+
+
+def _device_names(properties: Any) -> tuple[str, ...]:
+    if not isinstance(properties, list):
+        return ()
+    return tuple(str(entry.get("name")) for entry in properties if isinstance(entry, Mapping) and "name" in entry)

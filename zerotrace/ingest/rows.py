@@ -1,0 +1,112 @@
+"""The events of a trace that count, with exact times: what is dropped is counted and said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from zerotrace.ingest.classify import DEVICE_CATS, canonical_cat
+from zerotrace.ingest.columns import BoolArray, Texts, as_int
+from zerotrace.ingest.kineto import NO_ARGS, Args, Document, Event, decode_times_as_text
+from zerotrace.ingest.times import FLOAT_EXACT_BELOW_US, floats_to_ns, text_to_ns, to_microseconds
+from zerotrace.intervals import Int64Array
+from zerotrace.model import Diagnostic, Level
+
+# Python frames and the profiler's own span carry no time that any figure counts.
+_LEFT_OUT_CATS = frozenset({"python_function", "trace"})
+
+
+@dataclass(frozen=True, eq=False)
+class EventRows:
+    """The X events that count, in file order, on the absolute clock. All columns have one entry a row."""
+
+    events: Sequence[Event]
+    args: Sequence[Args]
+    position: Int64Array
+    cats: Texts
+    names: Texts
+    start_ns: Int64Array
+    dur_ns: Int64Array
+    is_device: BoolArray
+
+    @property
+    def end_ns(self) -> Int64Array:
+        """End of each row, exclusive."""
+        return self.start_ns + self.dur_ns
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.events)
+
+
+def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
+    """Picks the complete events with a usable time.
+
+    Args:
+        document: the decoded trace.
+        text: the JSON it was decoded from, read again only for times that a float cannot hold.
+        path: for messages.
+        diagnostics: what is dropped is added here.
+    """
+    complete = [(i, event) for i, event in enumerate(document.traceEvents or ()) if event.ph == "X"]
+    events = [event for _, event in complete]
+    position = np.array([i for i, _ in complete], dtype=np.int64)
+    cats = Texts.of([event.cat for event in events]).map(canonical_cat)
+    start_ns, dur_ns, sound = _exact_times(events, position, text)
+    is_device = cats.where(lambda cat: cat in DEVICE_CATS)
+    relevant = ~cats.where(lambda cat: cat in _LEFT_OUT_CATS)
+    nowhere = is_device & (start_ns == 0) & (dur_ns == 0)
+    faults = (
+        ("a negative duration", relevant & sound & (dur_ns < 0)),
+        ("no usable time", relevant & ~sound),
+        ("neither start nor duration (both 0)", relevant & sound & nowhere),
+    )
+    for fault, bad in faults:
+        _report_dropped(fault, bad, is_device, path, diagnostics)
+    kept = np.flatnonzero(relevant & ~np.logical_or.reduce([bad for _, bad in faults]))
+    chosen = [events[i] for i in kept.tolist()]
+    return EventRows(
+        events=chosen,
+        args=[event.args or NO_ARGS for event in chosen],
+        position=position[kept],
+        cats=cats.take(kept),
+        names=Texts.of([event.name for event in chosen]),
+        start_ns=start_ns[kept] + (as_int(document.base_time_ns) or 0),
+        dur_ns=dur_ns[kept],
+        is_device=is_device[kept],
+    )
+
+
+def _exact_times(events: Sequence[Event], position: Int64Array, text: bytes) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Start and duration in nanoseconds, relative to the base, and which of them are numbers at all."""
+    ts = to_microseconds([event.ts for event in events])
+    dur = to_microseconds([event.dur for event in events])
+    sound = ~(np.isnan(ts) | np.isnan(dur))
+    ts[~sound] = dur[~sound] = 0.0
+    if ts.size and max(np.abs(ts).max(), np.abs(dur).max()) >= FLOAT_EXACT_BELOW_US:
+        texts = decode_times_as_text(text)
+        exact = np.zeros((2, ts.size), dtype=np.int64)
+        for row in np.flatnonzero(sound).tolist():
+            exact[:, row] = [text_to_ns(number) for number in texts[int(position[row])]]
+        return exact[0], exact[1], sound
+    return floats_to_ns(ts), floats_to_ns(dur), sound
+
+
+def _report_dropped(
+    fault: str, bad: BoolArray, is_device: BoolArray, path: Path, diagnostics: list[Diagnostic]
+) -> None:
+    num_device, num_host = int((bad & is_device).sum()), int((bad & ~is_device).sum())
+    if not num_device + num_host:
+        return
+    diagnostics.append(
+        Diagnostic(
+            code="events_dropped",
+            level=Level.WARNING,
+            file=path.name,
+            count=num_device + num_host,
+            message=f"{path.name}: {num_device} device rows and {num_host} host events with {fault} dropped",
+        )
+    )

@@ -1,0 +1,122 @@
+"""Unions of half-open intervals on the int64 nanosecond axis, and their algebra.
+
+An :class:`Intervals` is a set of points: sorted, disjoint, with no empty and no touching members. So its
+length is a sum, and every figure that zerotrace prints is the length of one such set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+
+# Membership of a point in (a, b) is coded as a + 2·b; each operator keeps some of the four codes.
+_IN_BOTH = np.array([False, False, False, True])
+_IN_EITHER = np.array([False, True, True, True])
+_IN_FIRST_ONLY = np.array([False, True, False, False])
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """A union of half-open intervals ``[start, end)``.
+
+    Attributes:
+        starts: shape ``(n,)``, int64 nanoseconds, strictly increasing.
+        ends: shape ``(n,)``, int64 nanoseconds, with ``starts < ends`` and ``ends[:-1] < starts[1:]``.
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+
+    @classmethod
+    def union(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+        """The union of any intervals, in any order, overlapping or not.
+
+        Args:
+            starts: shape ``(n,)``, nanoseconds.
+            ends: shape ``(n,)``, nanoseconds. Intervals with ``end <= start`` hold no point and vanish.
+
+        Raises:
+            ValueError: if the two differ in length.
+        """
+        first = np.asarray(starts, dtype=np.int64)
+        last = np.asarray(ends, dtype=np.int64)
+        if first.shape != last.shape or first.ndim != 1:
+            raise ValueError(f"starts and ends must be one-dimensional and equally long, got {first.shape}, {last.shape}")
+        solid = last > first
+        first, last = first[solid], last[solid]
+        if first.size == 0:
+            return cls.empty()
+        order = np.argsort(first, kind="stable")
+        first = first[order]
+        reach = np.maximum.accumulate(last[order])
+        # A new member begins where a start lies beyond everything before it; touching is the same member.
+        fresh = np.flatnonzero(first[1:] > reach[:-1]) + 1
+        return cls(first[np.concatenate(([0], fresh))], reach[np.concatenate((fresh - 1, [first.size - 1]))])
+
+    @classmethod
+    def empty(cls) -> Intervals:
+        """The set without a point."""
+        nothing = np.empty(0, dtype=np.int64)
+        return cls(nothing, nothing)
+
+    @classmethod
+    def single(cls, start: int, end: int) -> Intervals:
+        """One interval; the empty set if ``end <= start``."""
+        return cls.union([start], [end])
+
+    def __len__(self) -> int:
+        """Number of disjoint members."""
+        return int(self.starts.size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.ends, other.ends)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def length(self) -> int:
+        """Total length in nanoseconds."""
+        return int((self.ends - self.starts).sum())
+
+    def __and__(self, other: Intervals) -> Intervals:
+        return self._combine(other, _IN_BOTH)
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return self._combine(other, _IN_EITHER)
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        return self._combine(other, _IN_FIRST_ONLY)
+
+    def clip(self, start: int, end: int) -> Intervals:
+        """The part inside ``[start, end)``."""
+        if end <= start:
+            return self.empty()
+        low = int(np.searchsorted(self.ends, start, side="right"))
+        high = int(np.searchsorted(self.starts, end, side="left"))
+        if low >= high:
+            return self.empty()
+        starts, ends = self.starts[low:high].copy(), self.ends[low:high].copy()
+        starts[0] = max(int(starts[0]), start)
+        ends[-1] = min(int(ends[-1]), end)
+        return Intervals(starts, ends)
+
+    def _combine(self, other: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
+        """Sweeps over all borders; keeps the stretches whose membership code is in ``keep``."""
+        borders = np.concatenate((self.starts, self.ends, other.starts, other.ends))
+        if borders.size == 0:
+            return self.empty()
+        steps = np.repeat(
+            np.array([1, -1, 2, -2], dtype=np.int8), [len(self), len(self), len(other), len(other)]
+        )
+        order = np.argsort(borders, kind="stable")
+        borders = borders[order]
+        inside = keep[np.cumsum(steps[order], dtype=np.int64)]
+        # Between two equal borders the code is transient, but that stretch has no length, so it is dropped.
+        kept = np.flatnonzero(inside[:-1] & (borders[1:] > borders[:-1]))
+        return Intervals.union(borders[kept], borders[kept + 1])

@@ -1,0 +1,108 @@
+"""The one place where every Parquet table is defined: field, unit, meaning, version.
+
+Names carry their unit: ``_ns`` int64 nanoseconds, ``_bytes`` int64, ``_ratio`` a fraction, ``num_`` a count.
+A null means *unknown*. Readers accept added nullable columns and refuse a newer major version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+TABLES_VERSION = "1.0"
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: pa.DataType
+    doc: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One Parquet table."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    sort_by: tuple[str, ...]
+
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema, with docs as field metadata and name and version as schema metadata."""
+        fields = [pa.field(c.name, c.type, c.nullable, metadata={"doc": c.doc}) for c in self.columns]
+        return pa.schema(fields, metadata={"zerotrace.table": self.name, "zerotrace.version": TABLES_VERSION})
+
+
+EVENTS = TableSchema(
+    name="events",
+    doc="Every X event of one rank that an analysis needs, on the absolute clock. One folder a rank: events/rank=0/.",
+    sort_by=("device", "stream", "start_ns"),
+    columns=(
+        Column("event", pa.int64(), "Position in traceEvents of the file.", nullable=False),
+        Column("cat", _NAME, "Kineto category, in today's lower-case spelling."),
+        Column("name", _NAME, "Name of the event."),
+        Column("category", _NAME, "compute, comm or copy; null where the row is no device time (host time in host mode)."),
+        Column("start_ns", pa.int64(), "Start, nanoseconds since the Unix epoch (baseTimeNanoseconds + ts).", nullable=False),
+        Column("dur_ns", pa.int64(), "Duration.", nullable=False),
+        Column("step", pa.int32(), "Step window in which the event starts; null outside of all of them."),
+        Column("device", pa.int32(), "Device index on the host (cuda_sync rows too); null for host rows."),
+        Column("stream", pa.int64(), "Stream of the device (cuda_sync rows too); null for host rows."),
+        Column("pid", pa.int64(), "Process id; null where the trace has a text."),
+        Column("tid", pa.int64(), "Thread id (stream number on device rows); null where the trace has a text without a number."),
+        Column("correlation", pa.int64(), "Links a runtime call to the device rows that it launched."),
+        Column("external_id", pa.int64(), "Links a device row to the operator that launched it."),
+        Column("transfer_bytes", pa.int64(), "Bytes of a copy or set."),
+        Column("collective", _NAME, "Collective name, from the row or from its record_param_comms."),
+        Column("group_name", _NAME, "Process group name."),
+        Column("group_ranks", _NAME, "Member ranks, as the trace spells them."),
+        Column("group_size", pa.int32(), "Members of the process group."),
+        Column("seq", pa.int64(), "Sequence number of the collective in its group."),
+        Column("dtype", _NAME, "Element type of the collective."),
+        Column("in_elements", pa.int64(), "Elements that each rank puts in."),
+        Column("out_elements", pa.int64(), "Elements that each rank gets out."),
+        Column("src_rank", pa.int32(), "Sender of a point-to-point transfer."),
+        Column("dst_rank", pa.int32(), "Receiver of a point-to-point transfer."),
+        Column("wait_on_stream", pa.int64(), "Stream that a cuda_sync row waits for; null where unknown."),
+        Column("wait_on_correlation", pa.int64(), "Correlation of the event record that it waits for."),
+    ),
+)  # fmt: skip
+
+STEPS = TableSchema(
+    name="steps",
+    doc="The step windows of every rank.",
+    sort_by=("rank", "step"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("step", pa.int32(), "Number of the ProfilerStep; -1 for the window all.", nullable=False),
+        Column("start_ns", pa.int64(), "Start, nanoseconds since the Unix epoch.", nullable=False),
+        Column("end_ns", pa.int64(), "End (exclusive).", nullable=False),
+    ),
+)  # fmt: skip
+
+PARTITION = TableSchema(
+    name="partition",
+    doc="One row a rank, device and step. span = compute + exposed + copy_only + idle; comm = overlapped + exposed.",
+    sort_by=("rank", "device", "step"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("device", pa.int32(), "Device index on the host; null in host mode."),
+        Column("step", pa.int32(), "Number of the ProfilerStep; -1 for the window all.", nullable=False),
+        Column("start_ns", pa.int64(), "Start of the window, nanoseconds since the Unix epoch.", nullable=False),
+        Column("span_ns", pa.int64(), "Length of the window.", nullable=False),
+        Column("compute_ns", pa.int64(), "Union of compute rows; null where the window holds no device row."),
+        Column("comm_ns", pa.int64(), "Union of communication rows."),
+        Column("overlapped_ns", pa.int64(), "Communication with compute running: |comm ∩ compute|."),
+        Column("exposed_ns", pa.int64(), "Communication with no compute running: |comm \\ compute|."),
+        Column("copy_only_ns", pa.int64(), "Copies and sets under neither compute nor communication."),
+        Column("idle_ns", pa.int64(), "The rest of the window."),
+    ),
+)  # fmt: skip
+
+TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION)

@@ -1,0 +1,51 @@
+"""Numbers as people read them. Nothing here rounds a number that is stored."""
+
+from __future__ import annotations
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+GIB = 1 << 30
+
+
+def format_ns(value: float | None) -> str:
+    """A duration with the unit that suits its size: ``782 ms``, ``7.9 ms``, ``640 µs``.
+
+    Args:
+        value: nanoseconds, or ``None`` for unknown.
+
+    Returns:
+        Text with three significant digits at most, ``–`` for unknown.
+    """
+    if value is None:
+        return "–"
+    for limit, divisor, unit in ((1_000, 1, "ns"), (1_000_000, 1_000, "µs"), (10**10, 1_000_000, "ms")):
+        if abs(value) < limit:
+            return f"{_three_digits(value / divisor)} {unit}"
+    return f"{_three_digits(value / 10**9)} s"
+
+
+def format_bytes(value: float | None) -> str:
+    """A size in binary units: ``6.76 GiB``; ``–`` for unknown."""
+    if value is None:
+        return "–"
+    for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(value) >= 1024**exponent:
+            return f"{_three_digits(value / 1024**exponent)} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_ratio(value: float | None) -> str:
+    """A ratio in per cent: ``9.2 %``; ``–`` for unknown."""
+    return "–" if value is None else f"{_three_digits(100 * value)} %"
+
+
+def format_count(value: int) -> str:
+    """A count with thousands set apart: ``371,584``."""
+    return f"{value:,}"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    if size == 0 or size >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}".rstrip("0").rstrip(".")
