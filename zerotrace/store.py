@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
 from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, RunManifest
 from zerotrace.schema import EVENTS, TableSchema
+from zerotrace.tables import int_array
 
 MANIFEST_FILE = "manifest.json"
 ANALYSIS_FOLDER = "analysis"
@@ -94,12 +96,15 @@ def write_events(folder: Path, rank: int, table: pa.Table) -> None:
 
 
 def write_table(folder: Path, schema: TableSchema, rows: Iterable[object]) -> None:
-    """Writes a small table from dataclasses that have an attribute for each column of ``schema``."""
-    items = list(rows)
-    columns = [pa.array([getattr(item, c.name) for item in items], type=c.type) for c in schema.columns]
-    table = pa.table(columns, schema=schema.arrow()).sort_by([(name, "ascending") for name in schema.sort_by])
+    """Writes a small table from dataclasses that have an integer attribute for each column of ``schema``."""
+    items = sorted(rows, key=lambda item: [(v := getattr(item, name)) is not None and v for name in schema.sort_by])
+    arrays = []
+    for column in schema.columns:
+        values = [getattr(item, column.name) for item in items]
+        present = np.array([value is not None for value in values], dtype=bool)
+        arrays.append(int_array(np.array([value or 0 for value in values], dtype=np.int64), present, column.type))
     with (folder / f"{schema.name}.parquet").open("xb") as stream:
-        _write_parquet(table, stream)
+        _write_parquet(pa.Table.from_arrays(arrays, schema=schema.arrow()), stream)
 
 
 def write_analysis(folder: Path, analysis: Analysis) -> None:
@@ -169,7 +174,10 @@ def _umask() -> int:
 
 
 def _write_parquet(table: pa.Table, stream: object) -> None:
-    pq.write_table(table, stream, compression="zstd", write_statistics=True)
+    names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    numbers = {field.name: "DELTA_BINARY_PACKED" for field in table.schema if pa.types.is_integer(field.type)}
+    # Times and ids rise by little from row to row: their differences take a third of the space and less time.
+    pq.write_table(table, stream, compression="zstd", use_dictionary=names, column_encoding=numbers)
 
 
 def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:

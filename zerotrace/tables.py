@@ -1,6 +1,12 @@
-"""Arrow columns as numpy arrays."""
+"""Arrow columns from numpy arrays and back.
+
+pyarrow's own conversions (``pa.array``, ``to_numpy``) import pandas on first use, which costs as much as reading
+a trace. These go over the buffers that both libraries share, and copy nothing that they need not.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,32 +14,79 @@ import pyarrow as pa
 
 from zerotrace.intervals import Int64Array
 
+BoolArray = npt.NDArray[np.bool_]
+
+
+def int_array(values: npt.NDArray[np.int64], present: BoolArray | None, type_: pa.DataType) -> pa.Array:
+    """An integer column.
+
+    Args:
+        values: shape ``(n,)``.
+        present: shape ``(n,)``, false where the column is null; ``None`` if it is nowhere.
+        type_: ``pa.int32()`` or ``pa.int64()``.
+    """
+    data = np.ascontiguousarray(values, dtype=np.int32 if type_ == pa.int32() else np.int64)
+    bitmap = None
+    if present is not None and not present.all():
+        bitmap = pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(type_, data.size, [bitmap, pa.py_buffer(data)])
+
+
+def text_array(codes: npt.NDArray[np.int32], distinct: Sequence[str]) -> pa.DictionaryArray:
+    """A dictionary-encoded text column.
+
+    Args:
+        codes: shape ``(n,)``; -1 where the column is null.
+        distinct: the text of each code.
+    """
+    encoded = [text.encode("utf-8", "replace") for text in distinct]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    texts = pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+    return pa.DictionaryArray.from_arrays(int_array(codes.astype(np.int64), codes >= 0, pa.int32()), texts)
+
 
 def ints(table: pa.Table, column: str) -> Int64Array:
-    """A column without nulls, shape ``(num_rows,)``, int64."""
-    return table[column].to_numpy().astype(np.int64, copy=False)
+    """An integer column without nulls, shape ``(num_rows,)``."""
+    return optional_ints(table, column)[0]
 
 
-def optional_ints(table: pa.Table, column: str) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
-    """A column with nulls: the values (0 where null) and which of them are there.
+def optional_ints(table: pa.Table, column: str) -> tuple[Int64Array, BoolArray]:
+    """An integer column: the values (0 where null) and which of them are there.
 
     Returns:
         ``(values, present)``, both of shape ``(num_rows,)``.
     """
-    array = table[column]
-    present = array.is_valid().to_numpy()
-    return array.fill_null(0).to_numpy().astype(np.int64, copy=False), present
+    parts = [_ints_of(chunk) for chunk in table[column].chunks]
+    if not parts:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
+    values, present = (np.concatenate(pieces) for pieces in zip(*parts))
+    return np.where(present, values, 0), present
 
 
-def equals(table: pa.Table, column: str, text: str) -> npt.NDArray[np.bool_]:
+def equals(table: pa.Table, column: str, text: str) -> BoolArray:
     """Where a dictionary-encoded column holds ``text``; false where it is null. Shape ``(num_rows,)``."""
     codes, names = codes_and_names(table, column)
-    return codes == (names.index(text) if text in names else -2)
+    return np.asarray(codes == (names.index(text) if text in names else -2), dtype=bool)
 
 
 def codes_and_names(table: pa.Table, column: str) -> tuple[Int64Array, list[str]]:
-    """A dictionary-encoded column: the code of each row (-1 where null) and the text of each code."""
-    array = table[column].unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], type=array.type)
-    return array.indices.fill_null(-1).to_numpy().astype(np.int64), array.dictionary.to_pylist()
+    """A dictionary-encoded text column: the code of each row (-1 where null) and the text of each code."""
+    chunks = table[column].unify_dictionaries().chunks
+    if not chunks:
+        return np.empty(0, dtype=np.int64), []
+    parts = [_ints_of(chunk.indices) for chunk in chunks]
+    codes = np.concatenate([np.where(present, values, -1) for values, present in parts])
+    return codes, chunks[0].dictionary.to_pylist()
+
+
+def _ints_of(array: pa.Array) -> tuple[Int64Array, BoolArray]:
+    bitmap, data = array.buffers()
+    kind = np.dtype(np.int32) if array.type == pa.int32() else np.dtype(np.int64)
+    here = slice(array.offset, array.offset + len(array))
+    values = np.frombuffer(data, dtype=kind)[here] if data is not None else np.zeros(len(array), dtype=kind)
+    if bitmap is None:
+        present = np.ones(len(array), dtype=bool)
+    else:
+        present = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), bitorder="little")[here].astype(bool)
+    return values.astype(np.int64), present

@@ -1,4 +1,4 @@
-"""Python values, as JSON holds them, to Arrow columns. What does not fit its column becomes null, not a guess."""
+"""Python values, as JSON holds them, to columns in numpy. What does not fit its column becomes null, not a guess."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_INT64_MAX = (1 << 63) - 1
-_INT32_MAX = (1 << 31) - 1
+from zerotrace.intervals import Int64Array
+from zerotrace.tables import BoolArray, int_array, text_array
 
-BoolArray = npt.NDArray[np.bool_]
+_INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,55 +32,97 @@ class Texts:
     def of(cls, values: Sequence[Any]) -> Texts:
         """Encodes ``values``: ``None`` is no text; whatever else is no string is taken by its ``str``."""
         try:
-            array = pa.array(values, type=pa.string())
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            array = pa.array([v if v is None or isinstance(v, str) else str(v) for v in values], type=pa.string())
-        encoded = array.dictionary_encode()
-        return cls(encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist())
+            distinct = dict.fromkeys(values)
+        except TypeError:  # a list or an object in the place of a name
+            distinct = {None: None, 0: None}
+        if not all(value is None or isinstance(value, str) for value in distinct):
+            values = [value if value is None or isinstance(value, str) else str(value) for value in values]
+            distinct = dict.fromkeys(values)
+        distinct.pop(None, None)
+        code = {text: i for i, text in enumerate(distinct)}
+        code[None] = -1
+        return cls(np.fromiter(map(code.__getitem__, values), np.int32, len(values)), list(distinct))
 
     def map(self, change: Callable[[str], str]) -> Texts:
         """The same column with ``change`` applied to each distinct text."""
-        changed = Texts.of([change(text) for text in self.distinct] or [""])
-        return Texts(np.where(self.codes < 0, np.int32(-1), changed.codes[self.codes]), changed.distinct)
+        changed = Texts.of([change(text) for text in self.distinct])
+        # one entry more, which the code -1 finds
+        return Texts(np.append(changed.codes, np.int32(-1))[self.codes], changed.distinct)
 
     def where(self, accept: Callable[[str], bool]) -> BoolArray:
         """Rows whose text is accepted; shape ``(n,)``, false where there is no text."""
-        accepted = np.array([*(accept(text) for text in self.distinct), False])
-        return accepted[self.codes]
+        return np.array([*(accept(text) for text in self.distinct), False])[self.codes]
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Texts:
+    def take(self, rows: Int64Array) -> Texts:
         """The column at ``rows``."""
         return Texts(self.codes[rows], self.distinct)
 
+    def spread(self, num_rows: int, rows: Int64Array) -> Texts:
+        """A column of ``num_rows`` that has these texts at ``rows`` and none elsewhere."""
+        codes = np.full(num_rows, -1, dtype=np.int32)
+        codes[rows] = self.codes
+        return Texts(codes, self.distinct)
+
     def arrow(self) -> pa.DictionaryArray:
         """The column in Arrow; null where there is no text."""
-        return pa.DictionaryArray.from_arrays(
-            pa.array(self.codes, mask=self.codes < 0), pa.array(self.distinct, type=pa.string())
-        )
+        return text_array(self.codes, self.distinct)
 
 
-def int_column(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Integers; null for missing values and for what is not an integer in range.
+@dataclass(frozen=True, eq=False)
+class Ints:
+    """A column of integers.
 
-    Args:
-        values: int, integral float or text, ``None`` or anything else.
-        type_: ``pa.int32()`` or ``pa.int64()``.
+    Attributes:
+        values: shape ``(n,)``, int64; 0 where unknown.
+        present: shape ``(n,)``; false where unknown.
     """
-    try:
-        return pa.array(values, type=type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        limit = _INT32_MAX if type_ == pa.int32() else _INT64_MAX
-        return pa.array([_integer(value, limit) for value in values], type=type_)
+
+    values: Int64Array
+    present: BoolArray
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Ints:
+        """Takes integers, integral floats and their texts; whatever else there is, is unknown."""
+        if None in values:
+            rows = np.array([row for row, value in enumerate(values) if value is not None], dtype=np.int64)
+            return cls.of([value for value in values if value is not None]).spread(len(values), rows)
+        try:
+            numbers = np.array(values)
+        except (ValueError, OverflowError):
+            numbers = np.empty(0, dtype=object)
+        # only a list of nothing but int64 becomes an array of them
+        if numbers.dtype == np.int64 and numbers.shape == (len(values),):
+            return cls(numbers, np.ones(numbers.size, dtype=bool))
+        known = [as_int(value) for value in values]
+        present = np.array([value is not None for value in known], dtype=bool)
+        return cls(np.array([value or 0 for value in known], dtype=np.int64), present)
+
+    def take(self, rows: Int64Array) -> Ints:
+        """The column at ``rows``."""
+        return Ints(self.values[rows], self.present[rows])
+
+    def without(self, unknown: int) -> Ints:
+        """The column with one value, by which the format says that it does not know, taken out."""
+        return Ints(self.values, self.present & (self.values != unknown))
+
+    def spread(self, num_rows: int, rows: Int64Array) -> Ints:
+        """A column of ``num_rows`` that has these values at ``rows`` and knows nothing elsewhere."""
+        values, present = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=bool)
+        values[rows], present[rows] = self.values, self.present
+        return Ints(values, present)
+
+    def arrow(self, type_: pa.DataType) -> pa.Array:
+        """The column in Arrow; null where unknown, and where the value does not fit ``type_``."""
+        fits = self.present
+        if type_ == pa.int32():
+            fits = fits & (self.values == self.values.astype(np.int32))
+        return int_array(self.values, fits, type_)
 
 
 def as_int(value: Any) -> int | None:
-    """An integer from a number or its text; ``None`` for whatever is neither."""
-    return _integer(value, _INT64_MAX)
-
-
-def _integer(value: Any, limit: int) -> int | None:
+    """An integer from a number or its text; ``None`` for whatever is neither, or beyond int64."""
     try:
         number = int(value) if not isinstance(value, float) or value.is_integer() else None
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if number is not None and -limit - 1 <= number <= limit else None
+    return number if number is not None and abs(number) <= _INT64_MAX else None

@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from isal import igzip
+from isal import igzip, isal_zlib
 
 from zerotrace.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _SNIFF_BYTES = 4096
 
@@ -62,20 +63,32 @@ def read_trace_bytes(path: Path) -> tuple[bytes, str]:
     if not data.startswith(_GZIP_MAGIC):
         return data, digest
     try:
-        return igzip.decompress(data), digest
+        return _gunzip(data), digest
     except EOFError as error:
         raise TraceError(
             f"{path.name}: truncated: the gzip stream ends after {len(data)} bytes without its end mark",
             code="trace_truncated",
             hint="the writer was stopped before it finished; capture this rank again",
         ) from error
-    except (OSError, igzip.IsalError) as error:
+    except isal_zlib.error as error:
         raise TraceError(f"{path.name}: not a sound gzip file: {error}", code="gzip_invalid") from error
 
 
 def digest_files(paths: Iterable[Path]) -> dict[str, str]:
     """Digest of each file, by file name; the same digest as :func:`read_trace_bytes` gives."""
     return {path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths}
+
+
+def _gunzip(data: bytes) -> bytes:
+    """All members of a gzip file; several times faster in one piece than through a file object."""
+    pieces = []
+    while data.startswith(_GZIP_MAGIC):
+        member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+        pieces.append(member.decompress(data))
+        if not member.eof:
+            raise EOFError
+        data = member.unused_data
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _may_be_trace(path: Path) -> bool:
@@ -87,7 +100,7 @@ def _may_be_trace(path: Path) -> bool:
         if head.startswith(_GZIP_MAGIC):
             with igzip.open(path, "rb") as stream:
                 head = stream.read(_SNIFF_BYTES)
-    except (OSError, EOFError, igzip.IsalError):
+    except (OSError, EOFError, isal_zlib.error):
         return True  # damaged: let the reader say so
     # An empty .json was meant to be a trace; other empty files are none of our business.
     text = head.lstrip(_BLANKS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import string
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
@@ -12,17 +13,23 @@ from zerotrace.errors import TraceError
 from zerotrace.ingest.repair import repair_json
 from zerotrace.model import Diagnostic, Level
 
+#: What Kineto writes, and what stands here, for an id that is not known.
+UNKNOWN_ID = -1
+
 _TRACE_EVENTS_KEY = b'"traceEvents"'
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """The ``args`` of an event, as the JSON has them. Types are checked where columns are built."""
+    """The ``args`` of an event, as the JSON has them. Types are checked where columns are built.
+
+    Ids that nearly every event has are :data:`UNKNOWN_ID` where they are missing, the others ``None``.
+    """
 
     stream: Any = None
     device: Any = None
-    correlation: Any = None
-    external_id: Any = msgspec.field(default=None, name="External id")
-    legacy_external_id: Any = msgspec.field(default=None, name="external id")
+    correlation: Any = UNKNOWN_ID
+    external_id: Any = msgspec.field(default=UNKNOWN_ID, name="External id")
+    legacy_external_id: Any = msgspec.field(default=UNKNOWN_ID, name="external id")
     transfer_bytes: Any = msgspec.field(default=None, name="bytes")
     collective: Any = msgspec.field(default=None, name="Collective name")
     group_name: Any = msgspec.field(default=None, name="Process Group Name")
@@ -41,10 +48,9 @@ class Args(msgspec.Struct, gc=False, frozen=True):
 NO_ARGS = Args()
 
 
-class Event(msgspec.Struct, gc=False, frozen=True):
-    """One entry of ``traceEvents``."""
+class Event(msgspec.Struct, gc=False, frozen=True, tag_field="ph", tag="X"):
+    """A complete event: the only phase that has a duration."""
 
-    ph: Any = None
     cat: Any = None
     name: Any = None
     ts: Any = None
@@ -54,10 +60,19 @@ class Event(msgspec.Struct, gc=False, frozen=True):
     args: Args | None = None
 
 
+# Flows, counters, marks and metadata are a third of a trace. Told apart by their phase while decoding, they cost
+# nothing: no analysis reads them.
+_OTHER_PHASES = tuple(
+    msgspec.defstruct(f"_Phase_{phase}", [], gc=False, tag_field="ph", tag=phase)
+    for phase in string.ascii_letters
+    if phase != "X"
+)
+
+
 class Document(msgspec.Struct, gc=False):
     """A whole trace. Metadata may stand before or after the events."""
 
-    traceEvents: list[Event] | None = None  # noqa: N815 - the key of the format
+    traceEvents: list[Union[(Event, *_OTHER_PHASES)]] | None = None  # type: ignore[valid-type]  # noqa: N815, UP007
     base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     device_properties: Any = msgspec.field(default=None, name="deviceProperties")
@@ -67,11 +82,10 @@ class Document(msgspec.Struct, gc=False):
 class _LooseDocument(Document):
     """The same, for traces in which some entry of ``traceEvents`` is no event."""
 
-    traceEvents: list[Any] | None = None  # type: ignore[assignment]  # noqa: N815
+    traceEvents: list[Any] | None = None  # noqa: N815
 
 
 class _EventTimes(msgspec.Struct, gc=False):
-    ph: Any = None
     ts: msgspec.Raw = msgspec.Raw(b"null")
     dur: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -135,7 +149,7 @@ def _decode(text: bytes, path: Path) -> Document:
 
 
 def _decode_loosely(text: bytes, path: Path) -> Document:
-    """Decodes a trace some of whose entries are malformed; those become empty events, which every reader drops."""
+    """Decodes a trace some of whose entries are malformed; those become ``None``, as other phases do."""
     try:
         loose = msgspec.json.decode(text, type=_LooseDocument)
     except msgspec.ValidationError as error:
@@ -148,13 +162,13 @@ def _decode_loosely(text: bytes, path: Path) -> Document:
     return Document(events, loose.base_time_ns, loose.distributed, loose.device_properties, loose.host_name)
 
 
-def _event_or_blank(entry: Any) -> Event:
+def _event_or_blank(entry: Any) -> Event | None:
+    if not isinstance(entry, dict) or entry.get("ph") != "X":
+        return None
     try:
         return msgspec.convert(entry, Event)
     except msgspec.ValidationError:
-        if isinstance(entry, dict):
-            return msgspec.convert({**entry, "args": None}, Event)
-        return Event()
+        return msgspec.convert({**entry, "args": None}, Event)
 
 
 def _refuse_hopeless(text: bytes, path: Path, error: msgspec.DecodeError) -> None:

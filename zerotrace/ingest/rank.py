@@ -18,7 +18,7 @@ from zerotrace.ingest.files import read_trace_bytes
 from zerotrace.ingest.kineto import Document, decode_document
 from zerotrace.ingest.rows import EventRows, pick_rows
 from zerotrace.ingest.steps import outermost_windows, step_number, whole_trace_window
-from zerotrace.ingest.table import collectives_of, event_table, row_categories
+from zerotrace.ingest.table import collectives_of, event_table, num_without_device, row_categories
 from zerotrace.model import Diagnostic, Level, Mode, StepWindow, TraceSource
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[_\-.]?(\d+)", re.IGNORECASE)
@@ -54,6 +54,7 @@ def ingest_rank(path: Path) -> RankTrace:
     collectives = collectives_of(rows)
     category = row_categories(rows, collectives, mode)
     windows = _windows(rank, rows, category, path, diagnostics)
+    diagnostics += _device_unknown(rows, path)
     info = _distributed(document)
     source = TraceSource(
         file=path.name,
@@ -119,6 +120,14 @@ def _mode_of(document: Document, rows: EventRows, path: Path) -> Mode:
         code="no_device_events",
         hint="profile with ProfilerActivity.CUDA, or run on gloo so that the host's time can be taken apart",
     )
+
+
+def _device_unknown(rows: EventRows, path: Path) -> list[Diagnostic]:
+    count = num_without_device(rows)
+    if not count:
+        return []
+    message = f"{path.name}: {count} device rows name no device; taken to be on device 0"
+    return [Diagnostic(code="device_unknown", level=Level.WARNING, file=path.name, count=count, message=message)]
 
 
 def _windows(

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from zerotrace.ingest.classify import DEVICE_CATS, canonical_cat
-from zerotrace.ingest.columns import BoolArray, Texts, as_int
+from zerotrace.ingest.columns import Texts, as_int
 from zerotrace.ingest.kineto import NO_ARGS, Args, Document, Event, decode_times_as_text
 from zerotrace.ingest.times import FLOAT_EXACT_BELOW_US, floats_to_ns, text_to_ns, to_microseconds
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Diagnostic, Level
+from zerotrace.tables import BoolArray
 
 # Python frames and the profiler's own span carry no time that any figure counts.
 _LEFT_OUT_CATS = frozenset({"python_function", "trace"})
@@ -51,9 +52,10 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         path: for messages.
         diagnostics: what is dropped is added here.
     """
-    complete = [(i, event) for i, event in enumerate(document.traceEvents or ()) if event.ph == "X"]
-    events = [event for _, event in complete]
-    position = np.array([i for i, _ in complete], dtype=np.int64)
+    listed = document.traceEvents or []
+    complete = [place for place, event in enumerate(listed) if type(event) is Event]
+    events: list[Event] = [listed[place] for place in complete]
+    position = np.array(complete, dtype=np.int64)
     cats = Texts.of([event.cat for event in events]).map(canonical_cat)
     start_ns, dur_ns, sound = _exact_times(events, position, text)
     is_device = cats.where(lambda cat: cat in DEVICE_CATS)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from zerotrace.ingest.classify import NOT_COLLECTIVES, device_category, host_category
-from zerotrace.ingest.columns import BoolArray, Texts, int_column
-from zerotrace.ingest.kineto import Args
+from zerotrace.ingest.columns import Ints, Texts
+from zerotrace.ingest.kineto import UNKNOWN_ID, Args
 from zerotrace.ingest.rows import EventRows
 from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array
@@ -34,7 +33,7 @@ def collectives_of(rows: EventRows) -> dict[int, Args]:
     """
     operators = np.flatnonzero(rows.names.where(lambda name: name == "record_param_comms")).tolist()
     described = {_external_id(rows.args[row]): rows.args[row] for row in operators}
-    described.pop(None, None)
+    described.pop(UNKNOWN_ID, None)
     found = {row: args for row, args in enumerate(rows.args) if args.collective is not None}
     for row in np.flatnonzero(rows.is_device).tolist():
         if row not in found:
@@ -61,30 +60,38 @@ def event_table(
 ) -> pa.Table:
     """The table of :data:`zerotrace.schema.EVENTS`, sorted as it says (host rows first)."""
     step = steps_at(windows, rows.start_ns)
-    on_device = rows.is_device | rows.cats.where(lambda cat: cat == _SYNC_CAT)
-    device, stream = _lanes(rows, np.flatnonzero(on_device).tolist())
-    columns: dict[str, pa.Array] = {
-        "event": pa.array(rows.position),
-        "cat": rows.cats.arrow(),
-        "name": rows.names.arrow(),
-        "category": category.arrow(),
-        "start_ns": pa.array(rows.start_ns),
-        "dur_ns": pa.array(rows.dur_ns),
-        "step": pa.array(step.astype(np.int32), mask=step == NO_STEP),
-        "device": device,
-        "stream": stream,
-        "pid": int_column([event.pid for event in rows.events], pa.int64()),
-        "tid": _thread_column(rows),
-        "correlation": int_column([args.correlation for args in rows.args], pa.int64()),
-        "external_id": int_column([_external_id(args) for args in rows.args], pa.int64()),
-        "transfer_bytes": int_column([args.transfer_bytes for args in rows.args], pa.int64()),
-        "wait_on_stream": int_column([_not_minus_one(args.wait_on_stream) for args in rows.args], pa.int64()),
-        "wait_on_correlation": int_column([_not_minus_one(args.wait_on_correlation) for args in rows.args], pa.int64()),
+    is_sync = rows.cats.where(lambda cat: cat == _SYNC_CAT)
+    everywhere = np.ones(len(rows), dtype=bool)
+    columns: dict[str, Texts | Ints] = {
+        "event": Ints(rows.position, everywhere),
+        "cat": rows.cats,
+        "name": rows.names,
+        "category": category,
+        "start_ns": Ints(rows.start_ns, everywhere),
+        "dur_ns": Ints(rows.dur_ns, everywhere),
+        "step": Ints(step, step != NO_STEP),
+        **_lane_columns(rows, np.flatnonzero(rows.is_device | is_sync)),
+        "pid": Ints.of([event.pid for event in rows.events]),
+        "tid": _threads(rows),
+        "correlation": Ints.of([args.correlation for args in rows.args]).without(UNKNOWN_ID),
+        "external_id": _external_ids(rows),
+        **_sparse_columns(rows, np.flatnonzero(rows.is_device), ("transfer_bytes",)),
+        **_sparse_columns(rows, np.flatnonzero(is_sync), ("wait_on_stream", "wait_on_correlation")),
         **_collective_columns(len(rows), collectives),
     }
+    order = _sort_order(columns)
     schema = EVENTS.arrow()
-    table = pa.table([columns[name] for name in schema.names], schema=schema)
-    return table.take(pa.array(_sort_order(rows.start_ns, device, stream)))
+    arrays = []
+    for field in schema:
+        column = columns[field.name].take(order)
+        arrays.append(column.arrow() if isinstance(column, Texts) else column.arrow(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def num_without_device(rows: EventRows) -> int:
+    """Device rows that name no device in any way."""
+    pairs = [(rows.events[row], rows.args[row]) for row in np.flatnonzero(rows.is_device).tolist()]
+    return int((~Ints.of([event.pid if args.device is None else args.device for event, args in pairs]).present).sum())
 
 
 def _by_distinct_name(
@@ -108,45 +115,63 @@ def _by_distinct_name(
     return Texts(codes, [category.value for category in order])
 
 
-def _collective_columns(num_rows: int, collectives: Mapping[int, Args]) -> dict[str, pa.Array]:
+def _collective_columns(num_rows: int, collectives: Mapping[int, Args]) -> dict[str, Texts | Ints]:
     """Columns that are null but for the rows that carry a collective."""
-    place = np.fromiter(collectives, np.int64, len(collectives))
-    # taking row -1 + 1 = 0 of a column with a null in front spreads the few values over all rows
-    spread = np.zeros(num_rows, dtype=np.int64)
-    spread[place] = np.arange(1, place.size + 1)
-    index = pa.array(spread)
-    columns: dict[str, pa.Array] = {}
+    rows = np.fromiter(collectives, np.int64, len(collectives))
+    carriers = list(collectives.values())
+    columns: dict[str, Texts | Ints] = {}
     for field in _COLLECTIVE_TEXTS:
-        texts = Texts.of([None, *(getattr(args, field) for args in collectives.values())])
-        columns[field] = texts.take(spread).arrow()
+        columns[field] = Texts.of([getattr(args, field) for args in carriers]).spread(num_rows, rows)
     for field in _COLLECTIVE_INTS:
-        type_ = EVENTS.arrow().field(field).type
-        columns[field] = int_column([None, *(getattr(args, field) for args in collectives.values())], type_).take(index)
+        columns[field] = Ints.of([getattr(args, field) for args in carriers]).spread(num_rows, rows)
     return columns
 
 
-def _lanes(rows: EventRows, on_device: list[int]) -> tuple[pa.Array, pa.Array]:
-    """Device and stream of each row; null on the host. Old traces name them by pid and ``tid: "stream 7"`` alone."""
-    device: list[Any] = [None] * len(rows)
-    stream: list[Any] = [None] * len(rows)
-    for row in on_device:
-        event, args = rows.events[row], rows.args[row]
-        device[row] = event.pid if args.device is None else args.device
-        stream[row] = _number_in(event.tid) if args.stream is None else args.stream
-    return int_column(device, pa.int32()), int_column(stream, pa.int64())
+def _sparse_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -> dict[str, Texts | Ints]:
+    """Integer arguments that only the rows at ``place`` have. Kineto writes -1 where it does not know."""
+    carriers = [rows.args[row] for row in place.tolist()]
+    return {
+        field: Ints.of([getattr(args, field) for args in carriers]).without(-1).spread(len(rows), place)
+        for field in fields
+    }
 
 
-def _thread_column(rows: EventRows) -> pa.Array:
-    tids = [event.tid for event in rows.events]
-    try:
-        return pa.array(tids, type=pa.int64())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return int_column([_number_in(tid) for tid in tids], pa.int64())
+def _lane_columns(rows: EventRows, place: Int64Array) -> dict[str, Texts | Ints]:
+    """Device and stream of the rows at ``place``. Old traces name them by pid and ``tid: "stream 7"`` alone."""
+    pairs = [(rows.events[row], rows.args[row]) for row in place.tolist()]
+    device = Ints.of([event.pid if args.device is None else args.device for event, args in pairs])
+    # A process drives one device as a rule; `device_unknown` says where a row was given to device 0 for that reason.
+    device = Ints(device.values, np.ones(len(pairs), dtype=bool))
+    stream = Ints.of([_number_in(event.tid) if args.stream is None else args.stream for event, args in pairs])
+    return {"device": device.spread(len(rows), place), "stream": stream.spread(len(rows), place)}
 
 
-def _sort_order(start_ns: Int64Array, device: pa.Array, stream: pa.Array) -> npt.NDArray[np.int64]:
-    lanes = [np.asarray(column.fill_null(-1)) for column in (stream, device)]
-    return np.lexsort((start_ns, *lanes)).astype(np.int64, copy=False)
+def _threads(rows: EventRows) -> Ints:
+    tids = Ints.of([event.tid for event in rows.events])
+    return tids if tids.present.all() else Ints.of([_number_in(event.tid) for event in rows.events])
+
+
+def _external_ids(rows: EventRows) -> Ints:
+    ids = Ints.of([args.external_id for args in rows.args]).without(UNKNOWN_ID)
+    return ids if ids.present.any() else Ints.of([args.legacy_external_id for args in rows.args]).without(UNKNOWN_ID)
+
+
+def _sort_order(columns: Mapping[str, Texts | Ints]) -> Int64Array:
+    """Rows by device, stream and start; host rows, which have no device, first."""
+    start, device, stream = (columns[name] for name in ("start_ns", "device", "stream"))
+    assert isinstance(start, Ints)
+    assert isinstance(device, Ints)
+    assert isinstance(stream, Ints)
+    by_start = np.argsort(start.values, kind="stable")
+    # Nearly all rows are the host's: only the others need to be told apart by lane, and a few lanes fit in 16 bits.
+    lane = np.zeros(len(by_start), dtype=np.int16)
+    on_device = np.flatnonzero(device.present)
+    pairs = np.stack((device.values[on_device], np.where(stream.present, stream.values, -1)[on_device]), axis=1)
+    distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+    if len(distinct) >= np.iinfo(np.int16).max:
+        return np.lexsort((start.values, stream.values, np.where(device.present, device.values, -1)))
+    lane[on_device] = which.ravel() + 1
+    return np.asarray(by_start[np.argsort(lane[by_start], kind="stable")], dtype=np.int64)
 
 
 def _text(texts: Texts, code: int) -> str:
@@ -158,12 +183,7 @@ def _is_collective(args: Args) -> bool:
 
 
 def _external_id(args: Args) -> Any:
-    return args.legacy_external_id if args.external_id is None else args.external_id
-
-
-def _not_minus_one(value: Any) -> Any:
-    """Kineto writes -1 where it does not know."""
-    return None if value == -1 else value
+    return args.legacy_external_id if args.external_id == UNKNOWN_ID else args.external_id
 
 
 def _number_in(value: Any) -> int | None:

@@ -1,0 +1,99 @@
+"""A small language for traces, so that a test shows its trace and its answer on one screen.
+
+    TraceBuilder().step(2, 0, 1000).compute(100, 300).all_gather(250, 400).write(folder)
+
+Times are microseconds, as in Kineto. Each device row gets a launch call shortly before it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+BASE_TIME_NS = 1_790_000_000_000_000_000
+COMPUTE_STREAM, COMM_STREAM = 7, 20
+
+
+class TraceBuilder:
+    """One rank's trace; every method that adds something returns the builder."""
+
+    def __init__(self, rank: int = 0, world_size: int = 1, backend: str = "nccl") -> None:
+        self.rank = rank
+        self.events: list[Any] = []
+        self.metadata: dict[str, Any] = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "Test GPU"}],
+            "distributedInfo": {"backend": backend, "rank": rank, "world_size": world_size},
+            "baseTimeNanoseconds": BASE_TIME_NS,
+        }
+        self._correlation = 100
+
+    def step(self, number: int, start: float, end: float, *, tid: int = 4000, cat: str = "user_annotation") -> TraceBuilder:
+        """The host window of a step."""
+        return self.host(f"ProfilerStep#{number}", start, end, tid=tid, cat=cat)
+
+    def host(
+        self, name: str, start: float, end: float, *, tid: int = 4000, cat: str = "cpu_op", **args: Any
+    ) -> TraceBuilder:
+        """Something on the host."""
+        return self.event(ph="X", cat=cat, name=name, pid=4000, tid=tid, ts=start, dur=end - start, args=args)
+
+    def compute(self, start: float, end: float, *, name: str = "gemm_bf16", **where: Any) -> TraceBuilder:
+        """A compute kernel."""
+        return self.device("kernel", name, start, end, **where)
+
+    def copy(self, start: float, end: float, *, name: str = "Memcpy DtoD (Device -> Device)", **where: Any) -> TraceBuilder:
+        """A copy between devices."""
+        return self.device("gpu_memcpy", name, start, end, **{"bytes": 4096, **where})
+
+    def all_gather(self, start: float, end: float, *, elements: int = 1024, **where: Any) -> TraceBuilder:
+        """An all-gather kernel with its metadata."""
+        metadata = {"Collective name": "_allgather_base", "In msg nelems": elements, "Out msg nelems": 2 * elements,
+                    "Group size": 2, "dtype": "BFloat16", "Process Group Name": "0",
+                    "Process Group Ranks": "[0, 1]"}  # fmt: skip
+        name = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        return self.device("kernel", name, start, end, **{"stream": COMM_STREAM, **metadata, **where})
+
+    def device(
+        self,
+        cat: str,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        stream: int = COMPUTE_STREAM,
+        device: int = 0,
+        launched: float | None = None,
+        **args: Any,
+    ) -> TraceBuilder:
+        """A row of any kind on a device, and the call that launched it (``launched=-1`` for none)."""
+        self._correlation += 1
+        launched = start - 5 if launched is None else launched
+        if launched != -1:
+            self.host("cudaLaunchKernel", launched, launched + 2, cat="cuda_runtime", correlation=self._correlation)
+        where = {"device": device, "stream": stream, "correlation": self._correlation, **args}
+        return self.event(ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start, dur=end - start, args=where)
+
+    def event(self, **fields: Any) -> TraceBuilder:
+        """Any event, as it is."""
+        self.events.append(fields)
+        return self
+
+    def with_metadata(self, **metadata: Any) -> TraceBuilder:
+        """Adds or replaces top-level keys; a value of ``None`` removes the key."""
+        self.metadata = {k: v for k, v in {**self.metadata, **metadata}.items() if v is not None}
+        return self
+
+    def text(self, *, indent: int | None = None) -> str:
+        """The trace as JSON."""
+        return json.dumps({**self.metadata, "traceEvents": self.events}, indent=indent)
+
+    def write(self, folder: Path, name: str | None = None, *, zipped: bool = False, indent: int | None = None) -> Path:
+        """Writes ``rank_N.json`` (or ``name``) into ``folder``, gzipped or plain whatever the name says."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / (name or f"rank_{self.rank}.json")
+        data = self.text(indent=indent).encode()
+        path.write_bytes(gzip.compress(data) if zipped else data)
+        return path

@@ -1,0 +1,157 @@
+"""Results on disk: whole or not at all, never over something else, readable by others."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from tests.builders import TraceBuilder
+from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.errors import StoreError
+from zerotrace.model import Attribution
+from zerotrace.schema import EVENTS, PARTITION, STEPS
+from zerotrace.store import new_folder, read_analysis, read_events, read_manifest, read_table
+
+PLAIN = AnalyzeOptions(hta=False, jobs=1)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(2, 0, 500).compute(100, 200 + rank).all_gather(150, 250)
+        trace.step(3, 500, 900).write(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_what_was_written_is_what_is_read(run_folder: Path) -> None:
+    analysis, folder, reused = analyze([run_folder], options=PLAIN)
+    assert not reused
+    assert read_analysis(run_folder) == read_analysis(folder) == analysis
+    assert sorted(path.name for path in run_folder.iterdir()) == ["analysis", "rank_0.json", "rank_1.json"]
+
+
+def test_tables_have_the_schema_that_they_are_said_to_have(run_folder: Path) -> None:
+    _, folder, _ = analyze([run_folder], options=PLAIN)
+    for schema in (STEPS, PARTITION):
+        assert read_table(folder, schema).schema.equals(schema.arrow(), check_metadata=True)
+    for rank, table in read_events(folder):
+        assert table.schema.equals(EVENTS.arrow(), check_metadata=True)
+        assert pq.read_metadata(folder / "events" / f"rank={rank}" / "part-0.parquet").num_rows == table.num_rows
+
+
+def test_tables_are_readable_by_duckdb_and_polars(run_folder: Path) -> None:
+    _, folder, _ = analyze([run_folder], options=PLAIN)
+    partition = folder / "partition.parquet"
+    query = f"select rank, sum(exposed_ns), count(compute_ns) from '{partition}' group by rank order by rank"
+    assert duckdb.sql(query).fetchall() == [(0, 50_000, 1), (1, 49_000, 1)]
+    assert pl.read_parquet(partition)["compute_ns"].to_list() == [100_000, None, 101_000, None]
+    events = pl.scan_parquet(folder / "events" / "**" / "*.parquet", hive_partitioning=True)
+    comm = events.filter(pl.col("category") == "comm").select("rank", "collective", "in_elements").collect()
+    assert comm.rows() == [(0, "_allgather_base", 1024), (1, "_allgather_base", 1024)]
+
+
+def test_events_are_sorted_by_device_stream_and_start(run_folder: Path) -> None:
+    _, folder, _ = analyze([run_folder], options=PLAIN)
+    for _, table in read_events(folder):
+        keys = [
+            tuple(-1 if value is None else value for value in row)
+            for row in zip(*(table[name].to_pylist() for name in EVENTS.sort_by))
+        ]
+        assert keys == sorted(keys)
+
+
+def test_unchanged_traces_are_not_analysed_again(run_folder: Path) -> None:
+    first, _, _ = analyze([run_folder], options=PLAIN)
+    again, _, reused = analyze([run_folder], options=PLAIN)
+    assert reused
+    assert again == first
+
+
+@pytest.mark.parametrize("change", ["trace", "options"])
+def test_a_result_of_something_else_is_not_replaced_unasked(run_folder: Path, change: str) -> None:
+    first, _, _ = analyze([run_folder], options=PLAIN)
+    options = PLAIN
+    if change == "trace":
+        TraceBuilder(0, 2).step(2, 0, 500).compute(100, 130).write(run_folder)
+    else:
+        options = AnalyzeOptions(hta=False, jobs=1, attribution=Attribution.LAUNCH)
+    with pytest.raises(StoreError, match="exists already") as caught:
+        analyze([run_folder], options=options)
+    assert caught.value.hint is not None
+    assert "--force" in caught.value.hint
+    assert read_analysis(run_folder) == first
+
+
+def test_a_folder_of_another_kind_is_not_replaced_even_by_force(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("x")
+    with pytest.raises(StoreError, match="exists already"), new_folder(tmp_path / "out", replace=True, is_ours="a.json"):
+        pass
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "x"
+
+
+def test_jobs_do_not_change_the_result(run_folder: Path, tmp_path: Path) -> None:
+    one, _, _ = analyze([run_folder], tmp_path / "one", PLAIN)
+    two, _, _ = analyze([run_folder], tmp_path / "two", AnalyzeOptions(hta=False, jobs=2))
+    assert (one.partition, one.ranks, one.diagnostics) == (two.partition, two.ranks, two.diagnostics)
+
+
+def _die_while_writing(target: Path) -> None:
+    with new_folder(target, replace=True, is_ours="analysis.json") as folder:
+        (folder / "analysis.json").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_run_leaves_the_old_result_whole(run_folder: Path) -> None:
+    first, folder, _ = analyze([run_folder], options=PLAIN)
+    process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(folder,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert read_analysis(run_folder) == first
+
+
+def test_a_failed_run_leaves_nothing(run_folder: Path) -> None:
+    with pytest.raises(RuntimeError, match="drawing"):
+        analyze([run_folder], options=PLAIN, render=lambda _analysis, _events: (_ for _ in ()).throw(RuntimeError("drawing")))
+    assert sorted(path.name for path in run_folder.iterdir()) == ["rank_0.json", "rank_1.json"]
+
+
+def test_a_newer_major_version_is_refused_and_a_newer_field_is_not(run_folder: Path) -> None:
+    _, folder, _ = analyze([run_folder], options=PLAIN)
+    path = folder / "analysis.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "schema_version": "1.9", "field_of_tomorrow": 1}))
+    assert read_analysis(folder).schema_version == "1.9"
+    path.write_text(json.dumps({**stored, "schema_version": "2.0"}))
+    with pytest.raises(StoreError, match=r"version 2\.0"):
+        read_analysis(folder)
+
+
+def test_a_damaged_manifest_is_named(run_folder: Path) -> None:
+    assert read_manifest(run_folder) is None
+    (run_folder / "manifest.json").write_text('{"schema_version": "1.0", "stage": "three"}')
+    with pytest.raises(StoreError, match=r"manifest\.json") as caught:
+        analyze([run_folder], options=PLAIN)
+    assert caught.value.code == "manifest_invalid"
+
+
+def test_an_unwritable_place_is_one_clear_error(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written") as caught:
+        analyze([run_folder], tmp_path / "file" / "out", PLAIN)
+    assert caught.value.hint == "give --out for another folder"
+
+
+def test_no_analysis_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no analysis") as caught:
+        read_analysis(tmp_path)
+    assert "zerotrace analyze" in (caught.value.hint or "")

@@ -1,0 +1,135 @@
+"""Where a capture goes: a name is reserved first, filled under a hidden name, and renamed when all is there."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from zerotrace.errors import CaptureError
+
+#: Inside the folder of a running capture: progress, logs and reports of the ranks. Not part of the result.
+WORK = "ranks"
+
+
+class CaptureFolder:
+    """A folder name that belongs to one capture from the moment it is reserved.
+
+    The reservation is the hidden sibling ``.NAME.partial``, made exclusively: two captures that are started at once
+    cannot get the same name.
+    """
+
+    def __init__(self, path: Path, partial: Path) -> None:
+        self.path = path
+        """The folder under its final name; it exists only once the capture is complete."""
+        self.partial = partial
+        """The folder while it is being filled."""
+
+    @property
+    def work(self) -> Path:
+        """Folder for what only the running capture needs."""
+        return self.partial / WORK
+
+    def publish(self) -> None:
+        """Give the complete folder its final name.
+
+        Raises:
+            CaptureError: something else has taken the name in the meantime; the result stays where it is.
+        """
+        try:
+            if self.path.exists():
+                raise FileExistsError
+            self.partial.rename(self.path)
+        except OSError as error:
+            kept = self.keep_failed()
+            raise CaptureError(
+                f"{self.path} has appeared while the capture was running, so that it could not get its name.",
+                code="out_exists",
+                hint=f"The complete capture is in {kept}; rename it.",
+            ) from error
+
+    def keep_failed(self) -> Path:
+        """Give an incomplete folder a visible name, ``NAME.failed`` or the next free one, and return it."""
+        for number in itertools.count(1):
+            suffix = ".failed" if number == 1 else f".failed-{number}"
+            kept = self.path.with_name(self.path.name + suffix)
+            # mkdir takes the name exclusively; rename then replaces the empty folder in one step.
+            try:
+                kept.mkdir()
+            except FileExistsError:
+                continue
+            self.partial.rename(kept)
+            return kept
+        raise AssertionError("unreachable: the numbers do not end")
+
+
+def reserve_folder(out: Path | None, stage: int) -> CaptureFolder:
+    """Reserve the folder of a capture.
+
+    Args:
+        out: the folder asked for; ``None`` stands for ``traces/stageN``, or ``traces/stageN-2`` and so on where that
+            is taken.
+        stage: ZeRO stage, for the default name.
+
+    Raises:
+        CaptureError: the folder exists, or cannot be made.
+    """
+    if out is not None:
+        return _reserve_asked(out)
+    for number in itertools.count(1):
+        folder = Path("traces") / (f"stage{stage}" if number == 1 else f"stage{stage}-{number}")
+        if not folder.exists() and (reserved := _reserve(folder)) is not None:
+            return reserved
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse an existing folder early, before anything is imported.
+
+    Raises:
+        CaptureError: the folder exists.
+    """
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise CaptureError(
+            f"The folder {out} exists already.",
+            code="out_exists",
+            hint="Pass another --out; nothing is overwritten.",
+        )
+
+
+def _reserve_asked(out: Path) -> CaptureFolder:
+    check_out(out)
+    reserved = _reserve(out)
+    if reserved is None:
+        raise CaptureError(
+            f"Another capture is writing {out}, or one was killed: {_partial(out)} exists.",
+            code="out_taken",
+            hint="Wait for it, pass another --out, or remove that folder if no capture is running.",
+        )
+    return reserved
+
+
+def _reserve(folder: Path) -> CaptureFolder | None:
+    partial = _partial(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        (partial / WORK).mkdir()
+    except FileExistsError:
+        if folder.parent.is_dir():
+            return None
+        raise CaptureError(
+            f"{folder.parent} is no folder, so that {folder} cannot be made.",
+            code="out_unwritable",
+            hint="Pass an --out inside of a folder.",
+        ) from None
+    except OSError as error:
+        raise CaptureError(
+            f"{folder} cannot be written: {error.strerror}.",
+            code="out_unwritable",
+            hint="Pass an --out in a place where you can write.",
+        ) from error
+    return CaptureFolder(folder, partial)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.partial")
