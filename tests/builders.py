@@ -30,7 +30,9 @@ class TraceBuilder:
         }
         self._correlation = 100
 
-    def step(self, number: int, start: float, end: float, *, tid: int = 4000, cat: str = "user_annotation") -> TraceBuilder:
+    def step(
+        self, number: int, start: float, end: float, *, tid: int = 4000, cat: str = "user_annotation"
+    ) -> TraceBuilder:
         """The host window of a step."""
         return self.host(f"ProfilerStep#{number}", start, end, tid=tid, cat=cat)
 
@@ -44,7 +46,9 @@ class TraceBuilder:
         """A compute kernel."""
         return self.device("kernel", name, start, end, **where)
 
-    def copy(self, start: float, end: float, *, name: str = "Memcpy DtoD (Device -> Device)", **where: Any) -> TraceBuilder:
+    def copy(
+        self, start: float, end: float, *, name: str = "Memcpy DtoD (Device -> Device)", **where: Any
+    ) -> TraceBuilder:
         """A copy between devices."""
         return self.device("gpu_memcpy", name, start, end, **{"bytes": 4096, **where})
 

@@ -98,7 +98,14 @@ def main() -> None:
     options = parser.parse_args()
     files = json.dumps(trace_files(options.run))
     out = Path(tempfile.mkdtemp(prefix="zerotrace-bench-"))
-    own = [str(Path(sys.executable).with_name("zerotrace")), "analyze", str(options.run), "--force", "--out", str(out / "a")]
+    own = [
+        str(Path(sys.executable).with_name("zerotrace")),
+        "analyze",
+        str(options.run),
+        "--force",
+        "--out",
+        str(out / "a"),
+    ]
     hta = [sys.executable, "-c", HTA, files]
     try:
         compare("Tables: HTA load + overlap + temporal breakdown, zerotrace analyze --no-report --no-hta",

@@ -65,10 +65,10 @@ class _ReadyTrace(Trace):  # type: ignore[misc]
     def __init__(self, frames: dict[int, pd.DataFrame], symbols: TraceSymbolTable) -> None:
         # The base class would look for files; everything that it sets up is set up here instead.
         self.trace_path = ""
-        self.trace_files = {}
+        self.trace_files: dict[int, str] = {}
         self.traces = frames
         self.symbol_table = symbols
-        self.meta_data = {rank: {} for rank in frames}
+        self.meta_data: dict[int, dict[str, Any]] = {rank: {} for rank in frames}
         self.min_ts = 0
         self.is_parsed = True
 
@@ -114,13 +114,11 @@ def hta_report(events: Iterable[tuple[int, pa.Table]]) -> HtaReport:
                 idle=tuple(_idle(analysis)),
                 kernel_types=tuple(_kernel_types(analysis)),
             )
-        except Exception as error:  # noqa: BLE001 - foreign code: whatever it raises must not cost our own figures
+        except Exception as error:
             raise HtaError(f"HTA failed: {type(error).__name__}: {error}", code="hta_failed") from error
 
 
-def _build_trace(
-    events: Iterable[tuple[int, pa.Table]], unit: TimeUnit, include_last_profiler_step: bool
-) -> Trace:
+def _build_trace(events: Iterable[tuple[int, pa.Table]], unit: TimeUnit, include_last_profiler_step: bool) -> Trace:
     symbols = TraceSymbolTable()
     frames = {rank: _frame(table, symbols, unit) for rank, table in events}
     trace = _ReadyTrace(frames, symbols)
@@ -272,8 +270,9 @@ def _classed_differently(trace: Trace, frame: pd.DataFrame) -> list[str]:
     """Names that HTA takes for another kind of work than we do, with the time that they hold."""
     rows = frame[frame["category"].notna()]
     found = []
-    held = rows.groupby(["name", "category"], observed=True)["dur"].sum().sort_values(ascending=False)
-    for (name_id, category), total in held.items():
+    held = rows.groupby(["name", "category"], observed=True)["dur"].sum().reset_index()
+    held = held.sort_values("dur", ascending=False)
+    for name_id, category, total in zip(held["name"].tolist(), held["category"].tolist(), held["dur"].tolist()):
         name = trace.symbol_table.sym_table[name_id]
         kind = get_kernel_type(name)
         if _OUR_CATEGORY.get(kind) != category:
@@ -293,7 +292,11 @@ def _idle(analysis: TraceAnalysis) -> Iterator[HtaIdle]:
         for row in found.itertuples(index=False):
             ratio = None if pd.isna(row.idle_time_ratio) else float(row.idle_time_ratio)
             yield HtaIdle(
-                rank=rank, stream=int(row.stream), reason=str(row.idle_category), idle_ns=int(row.idle_time), ratio=ratio
+                rank=rank,
+                stream=int(row.stream),
+                reason=str(row.idle_category),
+                idle_ns=int(row.idle_time),
+                ratio=ratio,
             )
 
 

@@ -45,7 +45,9 @@ class Intervals:
         first = np.asarray(starts, dtype=np.int64)
         last = np.asarray(ends, dtype=np.int64)
         if first.shape != last.shape or first.ndim != 1:
-            raise ValueError(f"starts and ends must be one-dimensional and equally long, got {first.shape}, {last.shape}")
+            raise ValueError(
+                f"starts and ends must be one-dimensional and equally long, got {first.shape}, {last.shape}"
+            )
         solid = last > first
         first, last = first[solid], last[solid]
         if first.size == 0:
@@ -111,9 +113,7 @@ class Intervals:
         borders = np.concatenate((self.starts, self.ends, other.starts, other.ends))
         if borders.size == 0:
             return self.empty()
-        steps = np.repeat(
-            np.array([1, -1, 2, -2], dtype=np.int8), [len(self), len(self), len(other), len(other)]
-        )
+        steps = np.repeat(np.array([1, -1, 2, -2], dtype=np.int8), [len(self), len(self), len(other), len(other)])
         order = np.argsort(borders, kind="stable")
         borders = borders[order]
         inside = keep[np.cumsum(steps[order], dtype=np.int64)]

@@ -29,6 +29,14 @@ def test_partition_equals_the_independent_figures_to_the_nanosecond(run: str, tm
         want = expected[str(part.rank)][str(part.step)]
         figures = {key: value for key, value in asdict(part).items() if key in want}
         assert figures == {key: want[key] for key in figures}
-        assert figures.keys() >= {"span_ns", "compute_ns", "comm_ns", "overlapped_ns", "exposed_ns", "copy_only_ns", "idle_ns"}
+        assert figures.keys() >= {
+            "span_ns",
+            "compute_ns",
+            "comm_ns",
+            "overlapped_ns",
+            "exposed_ns",
+            "copy_only_ns",
+            "idle_ns",
+        }
         seen += 1
     assert seen == sum(len(steps) for steps in expected.values())

@@ -39,8 +39,15 @@ def run_case(case: str, tmp_path: Path, attribution: Attribution = Attribution.C
 def microseconds(part: StepPartition) -> dict[str, float] | None:
     if not part.known:
         return None
-    names = {"compute": part.compute_ns, "comm": part.comm_ns, "overlapped": part.overlapped_ns,
-             "exposed": part.exposed_ns, "other": part.copy_only_ns, "idle": part.idle_ns, "span": part.span_ns}  # fmt: skip
+    names = {
+        "compute": part.compute_ns,
+        "comm": part.comm_ns,
+        "overlapped": part.overlapped_ns,
+        "exposed": part.exposed_ns,
+        "other": part.copy_only_ns,
+        "idle": part.idle_ns,
+        "span": part.span_ns,
+    }
     return {f"{name}_us": value / 1000 for name, value in names.items() if value is not None}
 
 
@@ -64,7 +71,9 @@ def test_case_gives_its_expected_figures(case: str, tmp_path: Path) -> None:
     assert analysis.mode.value == expected.get("mode", "device")
     for rank, steps in expected.get("overlap_ratio", {}).items():
         for step, ratio in steps.items():
-            assert [p.overlap_ratio for p in analysis.partition if (p.rank, p.step) == (int(rank), int(step))] == [ratio]
+            assert [p.overlap_ratio for p in analysis.partition if (p.rank, p.step) == (int(rank), int(step))] == [
+                ratio
+            ]
     for summary in analysis.ranks:
         assert summary.outside_steps_ns == 1000 * expected.get("outside_steps_us", {}).get(str(summary.rank), 0)
 

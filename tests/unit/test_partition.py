@@ -14,7 +14,9 @@ from zerotrace.ingest.rank import ingest_rank
 from zerotrace.model import Attribution, Level
 
 span = st.tuples(st.integers(0, 120), st.integers(1, 40)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-rows = st.lists(st.tuples(st.sampled_from(["compute", "comm", "copy"]), st.integers(0, 2), span), min_size=1, max_size=9)
+rows = st.lists(
+    st.tuples(st.sampled_from(["compute", "comm", "copy"]), st.integers(0, 2), span), min_size=1, max_size=9
+)
 
 
 def test_a_copy_counts_only_where_neither_kernel_runs(analyse: Analyse) -> None:
@@ -25,7 +27,9 @@ def test_a_copy_counts_only_where_neither_kernel_runs(analyse: Analyse) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(rows)
-def test_every_step_closes_and_equals_a_painted_axis(tmp_path: Path, found: list[tuple[str, int, tuple[int, int]]]) -> None:
+def test_every_step_closes_and_equals_a_painted_axis(
+    tmp_path: Path, found: list[tuple[str, int, tuple[int, int]]]
+) -> None:
     trace = TraceBuilder().step(0, 0, 60).step(1, 60, 130)
     painted: dict[str, set[int]] = {"compute": set(), "comm": set(), "copy": set()}
     for kind, lane, (start, end) in found:

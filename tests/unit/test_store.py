@@ -93,7 +93,10 @@ def test_a_result_of_something_else_is_not_replaced_unasked(run_folder: Path, ch
 def test_a_folder_of_another_kind_is_not_replaced_even_by_force(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("x")
-    with pytest.raises(StoreError, match="exists already"), new_folder(tmp_path / "out", replace=True, is_ours="a.json"):
+    with (
+        pytest.raises(StoreError, match="exists already"),
+        new_folder(tmp_path / "out", replace=True, is_ours="a.json"),
+    ):
         pass
     assert (tmp_path / "out" / "thesis.tex").read_text() == "x"
 
@@ -120,8 +123,11 @@ def test_a_killed_run_leaves_the_old_result_whole(run_folder: Path) -> None:
 
 
 def test_a_failed_run_leaves_nothing(run_folder: Path) -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError("drawing")
+
     with pytest.raises(RuntimeError, match="drawing"):
-        analyze([run_folder], options=PLAIN, render=lambda _analysis, _events: (_ for _ in ()).throw(RuntimeError("drawing")))
+        analyze([run_folder], options=PLAIN, render=Renderer(fail, ["name"]))
     assert sorted(path.name for path in run_folder.iterdir()) == ["rank_0.json", "rank_1.json"]
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from zerotrace.ingest.classify import RUNTIME_CATS
 from zerotrace.intervals import Int64Array
-from zerotrace.tables import codes_and_names, equals, ints, optional_ints
+from zerotrace.tables import BoolArray, codes_and_names, ints, optional_ints
 
 
 def launch_starts(events: pa.Table) -> Int64Array:
@@ -23,19 +23,16 @@ def launch_starts(events: pa.Table) -> Int64Array:
     Returns:
         Shape ``(num_rows,)``, nanoseconds.
     """
-    start = ints(events, "start_ns")
+    start: Int64Array = ints(events, "start_ns")
     correlation, correlated = optional_ints(events, "correlation")
-    _, on_device = optional_ints(events, "device")
-    is_call = np.zeros(events.num_rows, dtype=bool)
-    for cat in RUNTIME_CATS:
-        is_call |= equals(events, "cat", cat)
+    is_call = _is_call(events)
     calls = np.flatnonzero(is_call & correlated)
-    launched = start.copy()
+    launched: Int64Array = np.array(start)
     if calls.size == 0:
         return launched
     calls = calls[np.lexsort((start[calls], correlation[calls]))]
     ids, first = np.unique(correlation[calls], return_index=True)
-    rows = np.flatnonzero(on_device & correlated)
+    rows = np.flatnonzero(on_device(events) & correlated)
     place = np.minimum(np.searchsorted(ids, correlation[rows]), ids.size - 1)
     linked = ids[place] == correlation[rows]
     launched[rows[linked]] = start[calls[first[place[linked]]]]
@@ -45,8 +42,17 @@ def launch_starts(events: pa.Table) -> Int64Array:
 def num_unlinked(events: pa.Table) -> int:
     """Device rows whose launch is not in the trace."""
     correlation, correlated = optional_ints(events, "correlation")
-    codes, cats = codes_and_names(events, "cat")
-    is_call = np.isin(codes, [i for i, cat in enumerate(cats) if cat in RUNTIME_CATS])
-    _, on_device = optional_ints(events, "device")
-    known = np.isin(correlation, correlation[is_call & correlated])
-    return int((on_device & ~(correlated & known)).sum())
+    known = np.isin(correlation, correlation[_is_call(events) & correlated])
+    return int((on_device(events) & ~(correlated & known)).sum())
+
+
+def on_device(events: pa.Table) -> BoolArray:
+    """Rows of device time, shape ``(num_rows,)``: not the synchronisation rows, which name a device too."""
+    _, has_device = optional_ints(events, "device")
+    category, _ = codes_and_names(events, "category")
+    return np.asarray(has_device & (category >= 0), dtype=bool)
+
+
+def _is_call(events: pa.Table) -> BoolArray:
+    cat, names = codes_and_names(events, "cat")
+    return np.isin(cat, [code for code, name in enumerate(names) if name in RUNTIME_CATS])

@@ -9,18 +9,18 @@ every step: a figure that does not close is a defect of this module, never of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zerotrace.analysis.launches import launch_starts
+from zerotrace.analysis.launches import launch_starts, on_device
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Intervals
 from zerotrace.model import Attribution, Category, StepPartition, StepWindow
-from zerotrace.tables import equals, ints, optional_ints
+from zerotrace.tables import equals, ints
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ def device_times(events: pa.Table) -> tuple[DeviceTime, ...]:
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
     """
-    device, on_device = optional_ints(events, "device")
-    return tuple(
-        _device_time(events, index, (device == index) & on_device)
-        for index in np.unique(device[on_device]).tolist()
-    ) or (_device_time(events, None, np.ones(events.num_rows, dtype=bool)),)  # fmt: skip
+    device = ints(events, "device")
+    here = on_device(events)
+    if not here.any():
+        return (_device_time(events, None, np.ones(events.num_rows, dtype=bool)),)
+    return tuple(_device_time(events, index, here & (device == index)) for index in np.unique(device[here]).tolist())
 
 
 def partition_steps(
@@ -118,35 +118,30 @@ def _assert_closes(part: StepPartition) -> None:
     assert part.span_ns == part.compute_ns + part.exposed_ns + part.copy_only_ns + part.idle_ns, part
 
 
-def _by_launch(rank: int, events: pa.Table, windows: Sequence[StepWindow]) -> list[StepPartition]:
+def _by_launch(rank: int, events: pa.Table, windows: Sequence[StepWindow]) -> Iterator[StepPartition]:
     launched = steps_at(tuple(windows), launch_starts(events))
-    parts = []
+    device, here = ints(events, "device"), on_device(events)
     for time in device_times(events):
-        device, on_device = optional_ints(events, "device")
-        here = (device == time.device) & on_device if time.device is not None else np.ones(events.num_rows, dtype=bool)
         for window in windows:
-            own = _device_time(events, time.device, here & (launched == window.step))
+            own = _device_time(events, time.device, here & (device == time.device) & (launched == window.step))
             if not len(own.busy):
-                parts.append(_unknown(rank, time.device, window))
+                yield _unknown(rank, time.device, window)
                 continue
             overlapped, exposed = own.comm & time.compute, own.comm - time.compute
             assert own.comm.length == overlapped.length + exposed.length
-            parts.append(
-                StepPartition(
-                    rank=rank,
-                    device=time.device,
-                    step=window.step,
-                    start_ns=window.start_ns,
-                    span_ns=window.span_ns,
-                    compute_ns=own.compute.length,
-                    comm_ns=own.comm.length,
-                    overlapped_ns=overlapped.length,
-                    exposed_ns=exposed.length,
-                    copy_only_ns=(own.copy - (time.compute | time.comm)).length,
-                    idle_ns=None,
-                )
+            yield StepPartition(
+                rank=rank,
+                device=time.device,
+                step=window.step,
+                start_ns=window.start_ns,
+                span_ns=window.span_ns,
+                compute_ns=own.compute.length,
+                comm_ns=own.comm.length,
+                overlapped_ns=overlapped.length,
+                exposed_ns=exposed.length,
+                copy_only_ns=(own.copy - (time.compute | time.comm)).length,
+                idle_ns=None,
             )
-    return parts
 
 
 def _unknown(rank: int, device: int | None, window: StepWindow) -> StepPartition:

@@ -155,5 +155,3 @@ def _top_kernels(rank: int, events: pa.Table) -> list[KernelTime]:
             if count[i]
         ]
     return sorted(found, key=lambda kernel: -kernel.total_ns)[:_TOP_KERNELS]
-
-

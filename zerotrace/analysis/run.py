@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zerotrace import __version__
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.analysis.verdict import judge
 from zerotrace.errors import TraceError
@@ -36,8 +35,16 @@ from zerotrace.store import (
     write_events,
     write_table,
 )
+from zerotrace.version import VERSION
 
-Renderer = Callable[[Analysis, Iterable[tuple[int, pa.Table]]], str]
+
+@dataclass(frozen=True)
+class Renderer:
+    """Something that draws an analysis; this module knows no page."""
+
+    draw: Callable[[Analysis, Iterable[tuple[int, pa.Table]]], str]
+    event_columns: Sequence[str]
+    """Columns of the event tables that it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +116,8 @@ def analyze(
             analysis = _with_hta(analysis, folder)
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
         if render is not None:
-            (folder / REPORT_FILE).write_text(render(analysis, read_events(folder)), encoding="utf-8")
+            page = render.draw(analysis, read_events(folder, list(render.event_columns)))
+            (folder / REPORT_FILE).write_text(page, encoding="utf-8")
         write_analysis(folder, analysis)
     return analysis, target, False
 
@@ -157,7 +165,7 @@ def _spread(candidates: Sequence[Path], folder: Path, options: AnalyzeOptions) -
 
 
 def _start_method() -> str:
-    """How worker processes begin: as copies of this one where that is safe, since imports cost a quarter second each."""
+    """How workers begin: as copies of this process where that is safe, since their imports cost a quarter second."""
     return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
 
 
@@ -204,7 +212,7 @@ def _assemble(
         )
     found = [*skipped, *(note for result in results for note in result.diagnostics), *_missing_ranks(results)]
     return Analysis(
-        zerotrace_version=__version__,
+        zerotrace_version=VERSION,
         run_name=run_name,
         mode=mode,
         attribution=options.attribution,
@@ -268,7 +276,7 @@ def _is_current(target: Path, candidates: Sequence[Path], described: dict[str, o
     if not (target / ANALYSIS_FILE).is_file():
         return False
     old = read_analysis(target)
-    if old.zerotrace_version != __version__ or dict(old.options) != described:
+    if old.zerotrace_version != VERSION or dict(old.options) != described:
         return False
     digests = digest_files(candidates)
     skipped = {note.file for note in old.diagnostics if note.code == "file_skipped"}

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +24,7 @@ from zerotrace.capture.processes import end_processes
 from zerotrace.capture.progress import RankProgress, read_progress
 from zerotrace.errors import CaptureError
 from zerotrace.model import RunManifest
+from zerotrace.version import VERSION
 
 _POLL_S = 0.1
 
@@ -216,7 +216,7 @@ def _manifest(
 ) -> RunManifest:
     return RunManifest(
         created=created,
-        zerotrace_version=_own_version(),
+        zerotrace_version=VERSION,
         command=plan.command,
         engine="deepspeed",
         stage=plan.stage,
@@ -233,13 +233,6 @@ def _manifest(
         losses=reports[0].losses,
         ranks=tuple(report.record for report in reports),
     )
-
-
-def _own_version() -> str:
-    try:
-        return version("zerotrace")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _raise_interrupt(sig: int, _frame: FrameType | None) -> None:

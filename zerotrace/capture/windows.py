@@ -7,9 +7,10 @@ The session keeps the clock: a step's time runs from ``begin_step`` to ``end_ste
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
-import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -119,16 +120,27 @@ class ProfiledWindow(Window):
         """Write the trace, gzipped; the file appears whole or not at all."""
         plain = path.with_suffix("")
         partial = path.with_name(path.name + ".partial")
-        # Kineto writes the path that it is given into the trace (traceName). Through an alias in the temporary folder
-        # the file goes straight to its place, and its path says nothing about the machine.
-        with tempfile.TemporaryDirectory(prefix="zerotrace-") as temporary:
-            alias = Path(temporary) / "capture"
-            alias.symlink_to(path.parent.resolve())
-            self._profiler.export_chrome_trace(str(alias / plain.name))
+        with _working_in(path.parent):
+            self._profiler.export_chrome_trace(plain.name)
         with plain.open("rb") as source, gzip.open(partial, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         plain.unlink()
         partial.rename(path)
+
+
+@contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    """Makes ``folder`` the working folder for a moment.
+
+    Kineto writes the path that it is given into the trace (``traceName``): a bare file name says nothing about the
+    machine.
+    """
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def new_profiler() -> profile:

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from zerotrace import __version__
 from zerotrace.cli.analyze import analyze
 from zerotrace.cli.capture import capture
 from zerotrace.errors import ZerotraceError
+from zerotrace.version import VERSION
 
 
 class _Commands(click.Group):
@@ -34,8 +34,8 @@ class _Commands(click.Group):
     epilog="Example: zerotrace capture --stage 3 --gpus 8 && zerotrace analyze traces/stage3",
 )
 @click.option("-v", "--verbose", count=True, help="-vv shows the traceback of an expected failure.")
-@click.version_option(__version__, prog_name="zerotrace")
-def main(verbose: int) -> None:  # noqa: ARG001 - read from the context where a failure is shown
+@click.version_option(VERSION, prog_name="zerotrace")
+def main(verbose: int) -> None:
     """Where a ZeRO training step's time, memory and bytes really go."""
 
 

@@ -40,17 +40,19 @@ def analyze(
     Reads the Kineto trace of every rank in DIR (gzip or plain JSON), and writes Parquet tables, analysis.json and
     report.html.
     """
-    from zerotrace.analysis.run import AnalyzeOptions
+    from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
     from zerotrace.model import Attribution
     from zerotrace.store import ANALYSIS_FILE, REPORT_FILE
 
-    render = None
+    renderer: Renderer | None = None
     if report:
-        from zerotrace.report import render
+        from zerotrace.report import EVENT_COLUMNS, render
+
+        renderer = Renderer(render, EVENT_COLUMNS)
     options = AnalyzeOptions(attribution=Attribution(attribute), hta=hta, jobs=jobs, force=force)
     talk = (lambda line: click.echo(line, err=True)) if sys.stderr.isatty() else None
-    analysis, folder, reused = run(inputs, out, options, render, talk)
+    analysis, folder, reused = run(inputs, out, options, renderer, talk)
     if as_json:
         sys.stdout.buffer.write((folder / ANALYSIS_FILE).read_bytes())
     else:

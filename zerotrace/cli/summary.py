@@ -40,7 +40,9 @@ def _described(analysis: Analysis) -> str:
 
 def _ranks_table(analysis: Analysis) -> Table:
     unit = "device" if analysis.mode is Mode.DEVICE else "host"
-    table = Table(caption=f"mean step, {unit} time; overlap is the hidden part of comm", caption_justify="left", box=None)
+    table = Table(
+        caption=f"mean step, {unit} time; overlap is the hidden part of comm", caption_justify="left", box=None
+    )
     table.add_column("rank", justify="right")
     for name in ("step", "compute", "exposed", "copy", "idle", "overlap"):
         table.add_column(name, justify="right")

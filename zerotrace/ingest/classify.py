@@ -48,7 +48,7 @@ KERNEL_RULES: tuple[Rule, ...] = (
     Rule(r"^(nccl|rccl|msccl)\w*kernel", Category.COMM, "NCCL, RCCL and MSCCL kernels of every generation"),
     Rule(r"^mscclpp|\bmscclpp::", Category.COMM, "MSCCL++"),
     Rule(r"\bmultimem_\w*(reduce|gather)", Category.COMM, "torch symmetric memory over NVLink multicast"),
-    Rule(r"\b(one|two)_?shot_?all_?(reduce|gather)|all_?reduce_?(one|two)_?shot", Category.COMM, "one- and two-shot all-reduce"),
+    Rule(r"\b(one|two)_?shot_?all_?(reduce|gather)|all_?reduce_?(one|two)_?shot", Category.COMM, "symmetric memory"),
     Rule(r"\bcross_device_reduce", Category.COMM, "custom all-reduce of the inference engines"),
     Rule(r"\bdeep_ep::|\b(intranode|internode|internode_ll)::(dispatch|combine)", Category.COMM, "DeepEP"),
     Rule(r"nvshmem", Category.COMM, "NVSHMEM"),

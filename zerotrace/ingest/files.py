@@ -5,10 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import cast
 
 from isal import igzip, isal_zlib
+from isal.igzip_lib import IsalError
 
 from zerotrace.errors import TraceError
+
+# isal's own stubs do not say that it is an exception.
+_BadGzipError = cast("type[Exception]", IsalError)
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
@@ -70,7 +75,7 @@ def read_trace_bytes(path: Path) -> tuple[bytes, str]:
             code="trace_truncated",
             hint="the writer was stopped before it finished; capture this rank again",
         ) from error
-    except isal_zlib.error as error:
+    except _BadGzipError as error:
         raise TraceError(f"{path.name}: not a sound gzip file: {error}", code="gzip_invalid") from error
 
 
@@ -100,7 +105,7 @@ def _may_be_trace(path: Path) -> bool:
         if head.startswith(_GZIP_MAGIC):
             with igzip.open(path, "rb") as stream:
                 head = stream.read(_SNIFF_BYTES)
-    except (OSError, EOFError, isal_zlib.error):
+    except (OSError, EOFError, _BadGzipError):
         return True  # damaged: let the reader say so
     # An empty .json was meant to be a trace; other empty files are none of our business.
     text = head.lstrip(_BLANKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeAlias, Union
 
 import msgspec
 
@@ -69,10 +69,13 @@ _OTHER_PHASES = tuple(
 )
 
 
+_AnyPhase: TypeAlias = Union[(Event,) + _OTHER_PHASES]  # type: ignore[valid-type]  # noqa: RUF005, UP007
+
+
 class Document(msgspec.Struct, gc=False):
     """A whole trace. Metadata may stand before or after the events."""
 
-    traceEvents: list[Union[(Event, *_OTHER_PHASES)]] | None = None  # type: ignore[valid-type]  # noqa: N815, UP007
+    traceEvents: list[_AnyPhase] | None = None  # noqa: N815 - the key of the format
     base_time_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     device_properties: Any = msgspec.field(default=None, name="deviceProperties")

@@ -82,7 +82,9 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
     )
 
 
-def _exact_times(events: Sequence[Event], position: Int64Array, text: bytes) -> tuple[Int64Array, Int64Array, BoolArray]:
+def _exact_times(
+    events: Sequence[Event], position: Int64Array, text: bytes
+) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Start and duration in nanoseconds, relative to the base, and which of them are numbers at all."""
     ts = to_microseconds([event.ts for event in events])
     dur = to_microseconds([event.dur for event in events])

@@ -17,6 +17,7 @@ from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Category, Mode, StepWindow
 from zerotrace.schema import EVENTS
+from zerotrace.tables import BoolArray
 
 _COLLECTIVE_TEXTS = ("collective", "group_name", "group_ranks", "dtype")
 _COLLECTIVE_INTS = ("group_size", "seq", "in_elements", "out_elements", "src_rank", "dst_rank")

@@ -1,0 +1,448 @@
+"""The timeline: exact at every zoom, and reachable by keyboard, pointer and link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+
+from tests.page.conftest import OpenReport
+from tests.page.runs import MS, US, Row, Run, host_run, make_run, occupancy, training_run
+
+pytestmark = pytest.mark.page
+
+ROLES = ("compute", "overlapped", "exposed", "copy")
+
+
+def busy(page: Page, lane: str, start: float, end: float) -> float:
+    return page.evaluate("([lane, start, end]) => zerotrace.busy(lane, start, end)", [lane, start, end])
+
+
+def show(page: Page, start: float, end: float) -> dict[str, Any]:
+    page.evaluate("([start, end]) => zerotrace.show(start, end)", [start, end])
+    page.evaluate("zerotrace.drawn()")
+    return picture(page)
+
+
+def picture(page: Page) -> dict[str, Any]:
+    return page.evaluate("zerotrace.picture()")
+
+
+def window(page: Page) -> tuple[float, float]:
+    found = page.evaluate("zerotrace.window()")
+    return found["start"], found["end"]
+
+
+def drawn_busy(lane: dict[str, Any], drawn: dict[str, Any], end: float) -> float:
+    """Time that the picture of a lane shows as busy: shapes, clipped to the window, and shares of bins."""
+    shapes = sum(min(m["to"], end) - max(m["from"], drawn["start"]) for m in lane["marks"])
+    return shapes + sum(lane["share"]) * drawn["bin"]
+
+
+def dense_run(num_rows: int = 6_000) -> Run:
+    """More intervals than are drawn one by one, on four streams, some of them at once."""
+    rng = np.random.default_rng(11)
+    rows = []
+    for rank in range(2):
+        for category, stream, share in (
+            ("compute", 7, 0.6),
+            ("comm", 20, 0.25),
+            ("copy", 29, 0.1),
+            ("compute", 8, 0.05),
+        ):
+            count = int(num_rows * share)
+            starts = np.cumsum(rng.integers(300, int(10 * MS / count), count))
+            durations = np.minimum(rng.integers(200, int(12 * MS / count), count), np.diff(starts, append=20 * MS))
+            rows += [
+                Row(rank, category, int(s), int(d), f"{category}_{s % 7}", stream=stream)
+                for s, d in zip(starts, durations)
+            ]
+    return make_run(rows, [(rank, 5, 0, 12 * MS) for rank in range(2)])
+
+
+def test_busy_time_of_any_window_is_exact(open_report: OpenReport) -> None:
+    run = dense_run()
+    page = open_report(run)
+    rng = np.random.default_rng(5)
+    windows = [(0, 12 * MS), (0, 1), (12 * MS, 13 * MS)]
+    windows += [tuple(sorted(rng.integers(0, 12 * MS, 2).tolist())) for _ in range(12)]
+    for start, end in windows:
+        for rank in (0, 1):
+            for role in ROLES:
+                assert busy(page, f"{rank}/0/{role}", start, end) == run.busy(rank, role, start, end)
+
+
+def test_lanes_add_up_to_the_partition_of_each_step(open_report: OpenReport) -> None:
+    run = training_run()
+    page = open_report(run)
+    for part in run.analysis.partition:
+        start = part.start_ns - run.windows[0].start_ns
+        found = {role: busy(page, f"{part.rank}/0/{role}", start, start + part.span_ns) for role in ROLES}
+        assert found == {
+            "compute": part.compute_ns,
+            "overlapped": part.overlapped_ns,
+            "exposed": part.exposed_ns,
+            "copy": part.copy_only_ns,
+        }
+
+
+def test_busy_time_of_a_stream_is_that_of_its_rows(open_report: OpenReport) -> None:
+    run = dense_run()
+    page = open_report(run)
+    rows = [row for row in run.rows if row.rank == 1 and row.stream == 7]
+    expected = occupancy(rows, 2 * MS + run.zero, 9 * MS + run.zero)["compute"]
+    assert busy(page, "1/0/stream 7", 2 * MS, 9 * MS) == expected
+    assert "1/0/stream 29" in page.evaluate("zerotrace.lanes()")
+
+
+def test_many_intervals_are_a_heat_map_of_true_shares(open_timeline: OpenReport) -> None:
+    run = dense_run()
+    page = open_timeline(run)
+    drawn = show(page, 0, 12 * MS)
+    assert drawn["mode"] == "heat"
+    assert "Busy share per" in (page.text_content("#timeline-mode") or "")
+    for role in ROLES:
+        lane = drawn["lanes"][f"0/0/{role}"]
+        for k in (0, 1, 77, 400, len(lane["share"]) - 1):
+            start, end = k * drawn["bin"], (k + 1) * drawn["bin"]
+            exact = run.busy(0, role, round(start), round(end))
+            assert lane["share"][k] * drawn["bin"] == pytest.approx(exact, abs=1)
+        assert drawn_busy(lane, drawn, 12 * MS) == pytest.approx(run.busy(0, role, 0, 12 * MS), rel=1e-9)
+
+
+def test_few_intervals_are_drawn_one_by_one_with_names(open_timeline: OpenReport) -> None:
+    run = dense_run()
+    page = open_timeline(run)
+    start, end = 3 * MS, 3 * MS + 40 * US
+    drawn = show(page, start, end)
+    assert drawn["mode"] == "exact"
+    assert "Single intervals" in (page.text_content("#timeline-mode") or "")
+    for role in ROLES:
+        lane = drawn["lanes"][f"0/0/{role}"]
+        assert drawn_busy(lane, drawn, end) == pytest.approx(run.busy(0, role, start, end), abs=drawn["bin"])
+    assert "compute_" in (page.text_content("#timeline-plot") or "")
+
+
+def test_drawn_time_equals_the_tables_within_a_pixel_at_any_zoom(open_timeline: OpenReport) -> None:
+    page = open_timeline(dense_run(), url_hash="#t=0,12000000&open=0/0,1/0")
+    modes = set()
+    for span in (12 * MS, 3 * MS, 700 * US, 90 * US, 5 * US):
+        start = 4 * MS - span // 3
+        drawn = show(page, start, start + span)
+        modes.add(drawn["mode"])
+        assert len(drawn["lanes"]) == 16
+        for key, lane in drawn["lanes"].items():
+            exact = busy(page, key, start, start + span)
+            assert drawn_busy(lane, drawn, start + span) == pytest.approx(exact, abs=drawn["bin"])
+    assert modes == {"heat", "exact"}
+
+
+def test_short_kernel_is_never_widened_and_never_dropped(open_timeline: OpenReport) -> None:
+    run = make_run(
+        [Row(0, "compute", 0, 2 * US), Row(0, "compute", 500 * MS, 2 * US), Row(0, "compute", 2000 * MS, 0)],
+        [(0, 1, 0, 2001 * MS)],
+    )
+    page = open_timeline(run)
+    drawn = show(page, 0, 2001 * MS)
+    lane = drawn["lanes"]["0/0/compute"]
+    assert drawn["bin"] > 2 * MS
+    assert lane["marks"] == []
+    assert sum(lane["touched"]) == 3
+    assert sum(lane["share"]) * drawn["bin"] == pytest.approx(4 * US)
+    # Drawn: a shade of one bin for each, nothing that claims more.
+    shades = page.evaluate(
+        "document.getElementById('timeline-plot').data[0].z.map(row => Array.from(row).filter(v => v !== null))"
+    )
+    assert max(value for row in shades for value in row) < 0.01
+    assert [len(row) for row in shades if row] == [3, 3, 3]
+    assert page.evaluate("document.getElementById('timeline-plot').data.filter(t => t.fill === 'toself').length") == 0
+    drawn = show(page, 500 * MS - US, 500 * MS + 3 * US)
+    (mark,) = drawn["lanes"]["0/0/compute"]["marks"]
+    assert (mark["from"], mark["to"]) == (500 * MS, 500 * MS + 2 * US)
+    xs = page.evaluate(
+        "document.getElementById('timeline-plot').data.filter(t => t.fill === 'toself').map(t => Array.from(t.x))"
+    )
+    assert xs == [[500 * MS, 500 * MS + 2 * US, 500 * MS + 2 * US, 500 * MS, 500 * MS, None]]
+
+
+def test_gap_of_more_than_four_seconds_is_exact_on_the_page(open_report: OpenReport) -> None:
+    far = 9_876_543_210_123
+    run = make_run([Row(0, "compute", 0, 7), Row(0, "comm", far, 5_000_000_001)], [(0, 1, 0, far + 6_000_000_000)])
+    page = open_report(run)
+    assert busy(page, "0/0/exposed", far, far + 6_000_000_000) == 5_000_000_001
+    assert busy(page, "0/0/exposed", 0, far) == 0
+    assert busy(page, "0/0/exposed", far + 5_000_000_000, far + 6_000_000_000) == 1
+
+
+def test_streams_open_below_their_rank(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    assert (
+        page.locator("#timeline-labels .lane").all_text_contents()
+        == ["compute", "overlapped comm", "exposed comm", "copy only"] * 2
+    )
+    owner = page.locator("#timeline-labels .owner").first
+    assert owner.get_attribute("aria-expanded") == "false"
+    owner.focus()
+    page.keyboard.press("Enter")
+    page.evaluate("zerotrace.drawn()")
+    assert page.locator("#timeline-labels .lane").all_text_contents()[4:7] == ["stream 7", "stream 20", "stream 29"]
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+
+
+def test_keys_move_zoom_and_jump(open_timeline: OpenReport) -> None:
+    run = training_run()
+    page = open_timeline(run)
+    page.locator("#timeline-box").focus()
+    first = window(page)
+    page.keyboard.press("d")
+    assert window(page) == pytest.approx(
+        (first[0] + 0.2 * (first[1] - first[0]), first[1] + 0.2 * (first[1] - first[0]))
+    )
+    page.keyboard.press("ArrowLeft")
+    assert window(page) == pytest.approx(first)
+    page.keyboard.press("w")
+    start, end = window(page)
+    assert end - start == pytest.approx((first[1] - first[0]) / 1.5)
+    page.keyboard.press("s")
+    page.keyboard.press("Home")
+    assert window(page) == first
+    exposed = exposed_intervals(run, rank=0)
+    for index in (0, 1, 2):
+        page.keyboard.press(".")
+        page.wait_for_function(
+            f"() => document.getElementById('timeline-status').textContent.includes('interval {index + 1} of')"
+        )
+        start, end = window(page)
+        assert start <= exposed[index][0]
+        assert exposed[index][1] <= end
+    page.keyboard.press(",")
+    page.wait_for_function("() => document.getElementById('timeline-status').textContent.includes('interval 2 of')")
+    assert f"of {len(exposed)}:" in (page.text_content("#timeline-status") or "")
+
+
+def exposed_intervals(run: Run, rank: int) -> list[tuple[int, int]]:
+    """Exposed communication, found by painting nanoseconds (the run is short enough)."""
+    rows = [row for row in run.rows if row.rank == rank]
+    length = max(row.end for row in rows) - run.zero + 1
+    painted = {category: np.zeros(length, dtype=bool) for category in ("compute", "comm", "copy")}
+    for row in rows:
+        painted[row.category][row.start - run.zero : row.end - run.zero] = True
+    exposed = np.concatenate(([False], painted["comm"] & ~painted["compute"], [False])).astype(np.int8)
+    change = np.diff(exposed)
+    return list(zip(np.flatnonzero(change == 1).tolist(), np.flatnonzero(change == -1).tolist()))
+
+
+def test_letters_work_outside_of_the_chart_until_switched_off(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    first = window(page)
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("d")
+    assert window(page) != first
+    page.keyboard.press("0")
+    page.keyboard.press("ArrowRight")
+    assert window(page) == first
+    page.keyboard.press("?")
+    page.uncheck("#global-keys")
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("d")
+    assert window(page) == first
+    page.select_option("#timeline-lanes", "exposed")
+    page.locator("#timeline-lanes").focus()
+    page.keyboard.press("d")
+    assert window(page) == first
+
+
+def test_pointer_drags_zoom_and_pan_and_the_wheel_needs_ctrl(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    box = page.locator("#timeline-box").bounding_box()
+    assert box is not None
+    start, end = window(page)
+    x0, width = box["x"] + 150, box["width"] - 162
+    y = box["y"] + 50
+
+    def drag(a: float, b: float) -> None:
+        page.mouse.move(x0 + a * width, y)
+        page.mouse.down()
+        page.mouse.move(x0 + (a + b) / 2 * width, y)
+        page.mouse.move(x0 + b * width, y)
+        page.mouse.up()
+
+    drag(0.25, 0.75)
+    span = end - start
+    assert window(page) == pytest.approx((start + 0.25 * span, start + 0.75 * span), abs=span / width)
+    zoomed = window(page)
+    page.keyboard.down("Shift")
+    drag(0.5, 0.25)
+    page.keyboard.up("Shift")
+    assert window(page) == pytest.approx((zoomed[0] + 0.125 * span, zoomed[1] + 0.125 * span), abs=span / width)
+    page.mouse.dblclick(x0 + 0.5 * width, y)
+    assert window(page) == (start, end)
+    page.mouse.wheel(0, 40)
+    assert window(page) == (start, end)
+    page.evaluate("window.scrollTo(0, document.getElementById('timeline').offsetTop)")
+    box = page.locator("#timeline-box").bounding_box()
+    assert box is not None
+    page.mouse.move(x0 + 0.5 * width, box["y"] + 50)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -60)
+    page.keyboard.up("Control")
+    page.wait_for_function(
+        f"async () => {{ const w = await zerotrace.window(); return w.end - w.start < {0.9 * span}; }}"
+    )
+
+
+def test_window_lives_in_the_url(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    first = window(page)
+    show(page, 1 * MS, 2 * MS)
+    page.wait_for_function("() => location.hash === '#t=1000000,2000000'")
+    page.wait_for_timeout(700)
+    page.click("#timeline-labels .owner >> nth=1")
+    page.wait_for_function("() => location.hash === '#t=1000000,2000000&open=1/0'")
+    page.wait_for_timeout(700)
+    show(page, 3 * MS, 4 * MS)
+    page.wait_for_function("() => location.hash === '#t=3000000,4000000&open=1/0'")
+    page.reload()
+    page.evaluate("zerotrace.ready")
+    assert window(page) == (3 * MS, 4 * MS)
+    page.go_back()
+    page.wait_for_function("() => location.hash === '#t=1000000,2000000&open=1/0'")
+    assert window(page) == (1 * MS, 2 * MS)
+    page.go_back()
+    page.go_back()
+    assert window(page) == first
+
+
+def test_a_reload_right_after_a_movement_keeps_the_window(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    show(page, 1 * MS, 2 * MS)
+    page.reload()
+    page.evaluate("zerotrace.ready")
+    assert window(page) == (1 * MS, 2 * MS)
+
+
+def test_a_hash_that_makes_no_sense_is_ignored(open_report: OpenReport) -> None:
+    page = open_report(training_run())
+    for nonsense in ("#t=a,b", "#t=5,1", "#t=", "#method", "#t=9e99,9e99", "#t=1,2,3&lanes=%3Cimg%3E&page=-4&open=9/9"):
+        page.evaluate("hash => history.replaceState(null, '', hash)", nonsense)
+        page.reload()
+        page.evaluate("zerotrace.ready")
+        assert window(page) == (0, 6 * MS + 3 * US)
+
+
+def test_step_choice_and_table_follow_the_window(open_timeline: OpenReport) -> None:
+    run = training_run()
+    page = open_timeline(run)
+    assert page.locator("#timeline-step option").all_text_contents() == ["as drawn", "whole run", "step 2", "step 3"]
+    page.select_option("#timeline-step", label="step 3")
+    page.evaluate("zerotrace.drawn()")
+    assert page.text_content("#timeline-title") == "Timeline, step 3"
+    start, end = window(page)
+    page.click("#timeline-details summary")
+    page.wait_for_selector("#lane-table tbody tr")
+    rows = page.eval_on_selector_all(
+        "#lane-table tbody tr", "rows => rows.map(r => [r.dataset.lane, Number(r.querySelectorAll('data')[3].value)])"
+    )
+    assert rows == [
+        [f"{rank}/0/{role}", run.busy(rank, role, int(start), int(end))] for rank in (0, 1) for role in ROLES
+    ]
+
+
+def test_tip_tells_the_interval_exactly(open_timeline: OpenReport) -> None:
+    rows = [
+        Row(0, "compute", 100 * US, 33_333, "void gemm<float>(int)"),
+        Row(0, "comm", 120 * US, 200_001, "ncclDevKernel_AllGather", stream=20, collective="_allgather_base",
+            dtype="BFloat16", group_size=2, in_elements=500, out_elements=1000, seq=41),
+    ]  # fmt: skip
+    page = open_timeline(make_run(rows, [(0, 4, 0, 400 * US)]))
+    box = page.locator("#timeline-plot").bounding_box()
+    assert box is not None
+    width = box["width"] - 162
+
+    def tip(time: float, lane: int) -> str:
+        assert box is not None
+        page.mouse.move(box["x"] + 150 + time / (400 * US) * width, box["y"] + 28 + 5 * (3 + 4 * lane) + 7)
+        return page.inner_text("#timeline-tip") if page.is_visible("#timeline-tip") else ""
+
+    compute = tip(110 * US, 0)
+    for text in (
+        "void gemm<float>(int)",
+        "compute · rank 0, device 0, stream 7",
+        "starts 0.100000 ms into step 4",
+        "lasts 33,333 ns",
+    ):
+        assert text in compute
+    exposed = tip(250 * US, 2)
+    for text in (
+        "lasts 200,001 ns",
+        "186,668 ns of it exposed",
+        "_allgather_base",
+        "of 2",
+        "1 kB in",
+        "2 kB out",
+        "seq 41",
+    ):
+        assert text in exposed
+    assert tip(390 * US, 0) == ""
+
+
+def test_host_mode_has_threads_for_lanes(open_timeline: OpenReport) -> None:
+    run = host_run()
+    page = open_timeline(run)
+    page.click("#timeline-labels .owner >> nth=0")
+    page.evaluate("zerotrace.drawn()")
+    labels = page.locator("#timeline-labels .lane").all_text_contents()
+    assert labels[:5] == ["compute", "overlapped comm", "exposed comm", "thread 101", "thread 202"]
+    for role in ROLES[:3]:
+        assert busy(page, f"0/-/{role}", 0, 3 * MS) == run.busy(0, role, 0, 3 * MS)
+    assert busy(page, "0/-/thread 101", 0, 3 * MS) == 6 * 300 * US
+    assert "no device rows" in (page.text_content("#method") or "")
+
+
+def test_run_without_communication_says_so(open_timeline: OpenReport) -> None:
+    page = open_timeline(make_run([Row(0, "compute", 0, 500)], [(0, 1, 0, 1000)]))
+    page.locator("#timeline-box").focus()
+    page.keyboard.press(".")
+    page.wait_for_function(
+        "() => document.getElementById('timeline-status').textContent === 'Rank 0 has no exposed communication.'"
+    )
+
+
+def test_many_ranks_come_as_one_lane_each_and_in_pages(open_timeline: OpenReport) -> None:
+    run = training_run(num_ranks=64, num_steps=1)
+    page = open_timeline(run)
+    assert page.input_value("#timeline-lanes") == "exposed"
+    assert page.locator("#timeline-labels .owner").count() == 64
+    assert busy(page, "63/0/exposed", 0, 6 * MS) == run.busy(63, "exposed", 0, 6 * MS)
+    page.select_option("#timeline-lanes", "all")
+    page.evaluate("zerotrace.drawn()")
+    assert page.locator("#timeline-labels .owner").count() == 8
+    page.select_option("#timeline-ranks", label="56 to 63")
+    page.evaluate("zerotrace.drawn()")
+    assert page.locator("#timeline-labels .owner").first.text_content() == "rank 56"
+    page.wait_for_function("() => location.hash.includes('page=7&lanes=all')")
+    page.reload()
+    page.evaluate("zerotrace.ready")
+    page.evaluate("zerotrace.drawn()")
+    page.wait_for_function("() => document.querySelector('#timeline-labels .owner')?.textContent === 'rank 56'")
+
+
+def test_drawing_stays_below_three_thousand_svg_marks(open_timeline: OpenReport) -> None:
+    run = dense_run()
+    page = open_timeline(run)
+    for span in (12 * MS, 2 * MS, 100 * US):
+        show(page, 4 * MS, 4 * MS + span)
+        assert page.locator("#timeline-plot svg *").count() < 3000
+
+
+def test_nested_operators_are_drawn_inside_of_their_caller(open_timeline: OpenReport) -> None:
+    page = open_timeline(host_run(), url_hash="#t=0,600000&open=0/-")
+    marks = picture(page)["lanes"]["0/-/thread 101"]["marks"]
+    assert [(mark["from"], mark["to"], mark["depth"]) for mark in marks[:2]] == [
+        (0, 300 * US, 0),
+        (10 * US, 260 * US, 1),
+    ]
+    assert "addmm" in (page.text_content("#timeline-plot") or "")

@@ -1,0 +1,181 @@
+// How one handles the timeline: toolbar, keys, pointer.
+
+class Toolbar {
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.#fill();
+  }
+
+  /** Shows in the fields what the view is now, however it came to be so. */
+  follow() {
+    const { view, byId } = this.timeline;
+    const steps = byId("step");
+    const shown = [...steps.options].findIndex(({ value }) => {
+      const [start, end] = value.split(",").map(Number);
+      return value && start === view.start && end === view.end;
+    });
+    steps.selectedIndex = Math.max(0, shown);
+    if (byId("lanes").value !== view.lanes) {
+      byId("lanes").value = view.lanes;
+      this.#fillRanks();
+    }
+    byId("ranks").value = String(view.page);
+  }
+
+  #fill() {
+    const { view, sets } = this.timeline;
+    const option = (text, value) => new Option(text, value);
+    const border = ({ start, end }) => `${start},${end}`;
+    const steps = this.timeline.byId("step");
+    steps.append(option("as drawn", ""), option("whole run", border(view.extent)));
+    for (const step of view.steps()) steps.append(option(`step ${step}`, border(view.stepWindow(step))));
+    steps.addEventListener("change", () => steps.value && view.show(...steps.value.split(",").map(Number)));
+    const lanes = this.timeline.byId("lanes");
+    lanes.append(option("all", "all"));
+    for (const { role, label } of sets[0].summary) lanes.append(option(`${label}, all ranks`, role));
+    lanes.addEventListener("change", () => {
+      view.choose({ lanes: lanes.value });
+      this.#fillRanks();
+    });
+    this.timeline.byId("ranks").addEventListener("change", (event) => view.choose({ page: Number(event.target.value) }));
+    this.#fillRanks();
+    for (const button of document.querySelectorAll("[data-action]")) {
+      button.addEventListener("click", () => this.timeline.act(button.dataset.action));
+    }
+  }
+
+  #fillRanks() {
+    const size = this.timeline.view.groupsPerPage();
+    const pages = Math.ceil(this.timeline.sets.length / size);
+    this.timeline.byId("ranks-label").hidden = pages < 2;
+    const name = (index) => this.timeline.sets[Math.min(index, this.timeline.sets.length - 1)].group.rank;
+    const options = Array.from({ length: pages }, (_, k) => new Option(`${name(k * size)} to ${name(k * size + size - 1)}`, String(k)));
+    this.timeline.byId("ranks").replaceChildren(...options);
+    this.timeline.byId("ranks").value = String(this.timeline.view.page);
+  }
+}
+
+/** Letters work on the whole page unless switched off, arrows where the timeline has the focus. */
+function connectKeys(timeline) {
+  const letters = { a: "left", d: "right", w: "in", s: "out", ".": "next", ",": "previous", 0: "home" };
+  const arrows = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "in", ArrowDown: "out", Home: "home" };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    const inside = timeline.box.contains(event.target);
+    // A letter typed into a field, or one that picks an option, is not for us.
+    const free = inside || (document.getElementById("global-keys").checked && !event.target.closest?.("input, select, textarea, [contenteditable]"));
+    const action = (free && letters[event.key.toLowerCase()]) || (inside && arrows[event.key]);
+    if (action && timeline.act(action)) event.preventDefault();
+  });
+}
+
+class Pointer {
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.#listen();
+  }
+
+  #timeAt(event) {
+    const x = event.clientX - this.timeline.box.getBoundingClientRect().left - MARGIN.l;
+    return this.timeline.view.start + (Math.max(0, Math.min(x, this.timeline.width)) / this.timeline.width) * this.timeline.view.span;
+  }
+
+  #listen() {
+    const { box, view } = this.timeline;
+    let drag = null;
+    box.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0 || event.target.closest("button") || !this.timeline.picture) return;
+      const pan = event.shiftKey || event.pointerType === "touch";
+      drag = { x: event.clientX, time: this.#timeAt(event), pan, start: view.start, end: view.end };
+      box.setPointerCapture(event.pointerId);
+      this.#chooseGroup(event);
+    });
+    box.addEventListener("pointermove", (event) => {
+      if (!drag) {
+        this.#showTip(event);
+        return;
+      }
+      this.#hideTip();
+      const moved = event.clientX - drag.x;
+      if (drag.pan) {
+        const shift = (moved / this.timeline.width) * (drag.end - drag.start);
+        view.show(drag.start - shift, drag.end - shift);
+      } else if (Math.abs(moved) > 3) {
+        this.#showBrush(drag.time, this.#timeAt(event));
+      }
+    });
+    const finish = (event) => {
+      if (!drag) return;
+      const [a, b] = [drag.time, this.#timeAt(event)].sort((x, y) => x - y);
+      const zoomed = !drag.pan && event.type === "pointerup" && Math.abs(event.clientX - drag.x) > 3;
+      drag = null;
+      this.timeline.byId("brush").hidden = true;
+      if (zoomed) view.show(a, b);
+    };
+    box.addEventListener("pointerup", finish);
+    box.addEventListener("pointercancel", finish);
+    box.addEventListener("pointerleave", () => this.#hideTip());
+    box.addEventListener("dblclick", (event) => event.target.closest("button") || view.home());
+    box.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+  }
+
+  /** Only with ctrl (a pinch on a trackpad counts as such), or sideways: else the page scrolls, as it should. */
+  #wheel(event) {
+    const sideways = event.shiftKey ? event.deltaY || event.deltaX : Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : 0;
+    if (event.ctrlKey || event.metaKey) this.timeline.view.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.006), this.#timeAt(event));
+    else if (sideways) this.timeline.view.move(sideways / this.timeline.width);
+    else return;
+    event.preventDefault();
+  }
+
+  #showBrush(a, b) {
+    const pixel = (time) => MARGIN.l + ((time - this.timeline.view.start) / this.timeline.view.span) * this.timeline.width;
+    const brush = this.timeline.byId("brush");
+    brush.hidden = false;
+    brush.style.left = `${pixel(Math.min(a, b))}px`;
+    brush.style.width = `${Math.abs(pixel(b) - pixel(a))}px`;
+  }
+
+  #rowAt(event) {
+    const unit = (event.clientY - this.timeline.box.getBoundingClientRect().top - MARGIN.t) / UNIT_PX;
+    return this.timeline.picture.rows.find(({ top }) => unit >= top - 0.5 && unit < top + LANE_UNITS + 0.5);
+  }
+
+  #chooseGroup(event) {
+    const row = this.#rowAt(event);
+    if (!row || row.lane.group === this.timeline.current) return;
+    this.timeline.current = row.lane.group;
+    this.timeline.placeLabels();
+  }
+
+  #hideTip() {
+    this.timeline.byId("tip").hidden = true;
+    this.timeline.byId("hair").hidden = true;
+  }
+
+  #showTip(event) {
+    if (!this.timeline.picture || event.pointerType === "touch") return;
+    const x = event.clientX - this.timeline.box.getBoundingClientRect().left - MARGIN.l;
+    const row = this.#rowAt(event);
+    const lines = row && x >= 0 && x <= this.timeline.width ? describePlace(this.timeline, row.lane, this.#timeAt(event)) : null;
+    if (!lines) {
+      this.#hideTip();
+      return;
+    }
+    const tip = this.timeline.byId("tip");
+    tip.replaceChildren(
+      ...lines.map((line, index) => {
+        const element = document.createElement(index ? "span" : "b");
+        element.textContent = line;
+        return element;
+      }),
+    );
+    const hair = this.timeline.byId("hair");
+    hair.hidden = tip.hidden = false;
+    hair.style.left = `${MARGIN.l + x}px`;
+    const { width, height } = tip.getBoundingClientRect();
+    const right = event.clientX + 16 + width < innerWidth;
+    tip.style.left = `${Math.max(8, right ? event.clientX + 16 : event.clientX - 16 - width)}px`;
+    tip.style.top = `${Math.max(8, Math.min(event.clientY + 18, innerHeight - height - 8))}px`;
+  }
+}

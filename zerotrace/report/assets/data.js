@@ -1,0 +1,87 @@
+// Reading what Python wrote (payload.py has the layout). Times are nanoseconds from the start of the run:
+// below 2^53, so that a double holds each of them exactly.
+
+const page = JSON.parse(document.getElementById("page-data").textContent);
+const ESCAPE = 0xffffffff;
+const COMM = page.categories.indexOf("comm");
+
+/** The bytes of a data block: base64 of gzip. The text is dropped afterwards; it is the largest thing on the page. */
+async function inflate(id) {
+  const element = document.getElementById(id);
+  const binary = atob(element.textContent);
+  element.remove();
+  const packed = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** Joins the byte planes of one column. */
+function readColumn(bytes, { offset, width, count }) {
+  const values = new Uint32Array(count);
+  for (let plane = 0; plane < width; plane++) {
+    const from = offset + plane * count;
+    const shift = 8 * plane;
+    for (let i = 0; i < count; i++) values[i] |= bytes[from + i] << shift;
+  }
+  return values;
+}
+
+/** The rows of one rank on one device, sorted by start. */
+class Group {
+  constructor(bytes, header, device) {
+    this.rank = header.rank;
+    this.device = header.device;
+    this.laneNumbers = header.lanes;
+    this.count = header.count;
+    this.id = `${header.rank}/${header.device ?? "-"}`;
+    this.windows = page.timeline.windows.filter((window) => window.rank === header.rank);
+    this.name = readColumn(bytes, header.columns.name);
+    this.lane = readColumn(bytes, header.columns.lane);
+    this.category = readColumn(bytes, header.columns.category);
+    this.#readTimes(bytes, header);
+    this.#readCollectives(bytes, header);
+  }
+
+  #readTimes(bytes, header) {
+    const deltas = readColumn(bytes, header.columns.start);
+    const durations = readColumn(bytes, header.columns.duration);
+    this.start = new Float64Array(this.count);
+    this.end = new Float64Array(this.count);
+    let now = header.first_ns;
+    let bigStarts = 0;
+    let bigDurations = 0;
+    for (let i = 0; i < this.count; i++) {
+      now += deltas[i] === ESCAPE ? header.big_starts[bigStarts++] : deltas[i];
+      this.start[i] = now;
+      this.end[i] = now + (durations[i] === ESCAPE ? header.big_durations[bigDurations++] : durations[i]);
+    }
+  }
+
+  /** Collective and sequence number are written for rows of communication only. */
+  #readCollectives(bytes, header) {
+    const collective = readColumn(bytes, header.columns.collective);
+    const seq = readColumn(bytes, header.columns.seq);
+    this.collective = new Uint32Array(this.count);
+    this.seq = new Uint32Array(this.count);
+    let next = 0;
+    for (let i = 0; i < this.count; i++) {
+      if (this.category[i] !== COMM) continue;
+      this.collective[i] = collective[next];
+      this.seq[i] = seq[next++];
+    }
+  }
+
+  /** The step window that holds this time, or null. */
+  stepAt(time) {
+    return this.windows.find((window) => window.start_ns <= time && time < window.end_ns) ?? null;
+  }
+}
+
+/** All rows of the run: `{groups, names}`. */
+async function readTimeline() {
+  const bytes = await inflate("timeline-data");
+  const { offset, count } = page.timeline.names;
+  const names = JSON.parse(new TextDecoder().decode(bytes.subarray(offset, offset + count)));
+  return { groups: page.timeline.groups.map((header) => new Group(bytes, header)), names };
+}

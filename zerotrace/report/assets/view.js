@@ -1,0 +1,170 @@
+// What of the timeline one looks at: the window, which ranks and lanes, which groups are opened. The URL's hash
+// holds it, so that a link, a reload and the back button all lead to the same picture.
+
+const GROUPS_PER_PAGE = 8;
+const SINGLE_LANES_PER_PAGE = 64;
+const MIN_SPAN_NS = 20;
+const MOVEMENT_PAUSE_MS = 600;
+const HASH_PAUSE_MS = 150;
+
+class View extends EventTarget {
+  constructor(sets) {
+    super();
+    this.sets = sets;
+    const windows = page.timeline.windows;
+    this.extent = { start: Infinity, end: -Infinity };
+    for (const { group } of sets) {
+      this.extent.start = Math.min(this.extent.start, group.start[0]);
+      for (const end of group.end) if (end > this.extent.end) this.extent.end = end;
+    }
+    for (const { start_ns, end_ns } of windows) {
+      this.extent.start = Math.min(this.extent.start, start_ns);
+      this.extent.end = Math.max(this.extent.end, end_ns);
+    }
+    if (this.extent.end <= this.extent.start) this.extent.end = this.extent.start + MIN_SPAN_NS;
+    this.lanes = sets.length > GROUPS_PER_PAGE ? "exposed" : "all";
+    this.page = 0;
+    this.opened = new Set();
+    const steps = this.steps();
+    this.first = steps.length ? this.stepWindow(steps[0]) : { ...this.extent };
+    this.start = this.first.start;
+    this.end = this.first.end;
+    this.lastChange = -Infinity;
+    this.#readHash();
+    window.addEventListener("popstate", () => {
+      clearTimeout(this.timer);
+      this.timer = undefined;
+      // Back before the first movement: there is no hash yet.
+      if (!location.hash) Object.assign(this, { start: this.first.start, end: this.first.end });
+      if (!location.hash || this.#readHash()) this.#changed(false);
+    });
+  }
+
+  get span() {
+    return this.end - this.start;
+  }
+
+  /** Numbers of the steps, in order. */
+  steps() {
+    const numbers = [...new Set(page.timeline.windows.map((window) => window.step))].filter((step) => step >= 0);
+    return numbers.sort((a, b) => a - b);
+  }
+
+  /** From the first rank's start of a step to the last rank's end. */
+  stepWindow(step) {
+    const windows = page.timeline.windows.filter((window) => window.step === step);
+    return {
+      start: Math.min(...windows.map((window) => window.start_ns)),
+      end: Math.max(...windows.map((window) => window.end_ns)),
+    };
+  }
+
+  groupsPerPage() {
+    return this.lanes === "all" ? GROUPS_PER_PAGE : SINGLE_LANES_PER_PAGE;
+  }
+
+  visibleSets() {
+    const from = this.page * this.groupsPerPage();
+    return this.sets.slice(from, from + this.groupsPerPage());
+  }
+
+  /** Lanes from the top, each set with its own. */
+  visibleLanes() {
+    return this.visibleSets().map((set) => {
+      const summary = this.lanes === "all" ? set.summary : set.summary.filter((lane) => lane.role === this.lanes);
+      return { set, lanes: this.opened.has(set.group.id) ? [...summary, ...set.single()] : summary };
+    });
+  }
+
+  show(start, end) {
+    const full = this.extent.end - this.extent.start;
+    // Some room around the run, so that its borders can be seen.
+    const span = Math.min(Math.max(end - start, MIN_SPAN_NS), full * 1.1);
+    const middle = (start + end) / 2;
+    const low = Math.max(this.extent.start - span / 2, Math.min(middle - span / 2, this.extent.end - span / 2));
+    const changed = low !== this.start || low + span !== this.end;
+    this.start = low;
+    this.end = low + span;
+    // Exact borders where nothing had to give way: what was asked for is what the hash says.
+    if (span === end - start && low === middle - span / 2) {
+      this.start = start;
+      this.end = end;
+    }
+    if (changed) this.#changed(true);
+  }
+
+  move(fraction) {
+    this.show(this.start + fraction * this.span, this.end + fraction * this.span);
+  }
+
+  /** Zooms by `factor` (< 1: in); the time `anchor` stays where it is. */
+  zoom(factor, anchor = (this.start + this.end) / 2) {
+    this.show(anchor - (anchor - this.start) * factor, anchor + (this.end - anchor) * factor);
+  }
+
+  home() {
+    this.show(this.first.start, this.first.end);
+  }
+
+  toggle(id) {
+    if (!this.opened.delete(id)) this.opened.add(id);
+    this.#changed(true);
+  }
+
+  choose({ lanes = this.lanes, page: number = lanes === this.lanes ? this.page : 0 }) {
+    this.lanes = lanes;
+    this.page = Math.max(0, Math.min(number, Math.ceil(this.sets.length / this.groupsPerPage()) - 1));
+    this.#changed(true);
+  }
+
+  /** Turns to the page on which a group stands. */
+  reveal(group) {
+    const index = this.sets.findIndex((set) => set.group === group);
+    const number = Math.floor(index / this.groupsPerPage());
+    if (index >= 0 && number !== this.page) this.choose({ page: number });
+  }
+
+  hash() {
+    const parts = [`t=${formatBorder(this.start)},${formatBorder(this.end)}`];
+    if (this.page) parts.push(`page=${this.page}`);
+    if (this.lanes !== (this.sets.length > GROUPS_PER_PAGE ? "exposed" : "all")) parts.push(`lanes=${this.lanes}`);
+    if (this.opened.size) parts.push(`open=${[...this.opened].join(",")}`);
+    return `#${parts.join("&")}`;
+  }
+
+  #readHash() {
+    const found = new URLSearchParams(location.hash.slice(1));
+    if (!found.has("t")) return false;
+    const [start, end] = found.get("t").split(",").map(Number);
+    if (!(end - start >= 0.99 * MIN_SPAN_NS) || end < this.extent.start || start > this.extent.end) return false;
+    this.start = start;
+    this.end = end;
+    const lanes = found.get("lanes");
+    if (lanes === "all" || ROLES.includes(lanes)) this.lanes = lanes;
+    this.page = Math.max(0, Math.min(Number(found.get("page")) || 0, Math.ceil(this.sets.length / this.groupsPerPage()) - 1));
+    const known = new Set(this.sets.map((set) => set.group.id));
+    this.opened = new Set((found.get("open") ?? "").split(",").filter((id) => known.has(id)));
+    return true;
+  }
+
+  #changed(remember) {
+    this.dispatchEvent(new Event("change"));
+    if (!remember) return;
+    // One entry of the history for one movement, not for each frame of it; kept up to date, since a reload may come
+    // at any time, but not more often than browsers allow.
+    const now = performance.now();
+    if (now - this.lastChange > MOVEMENT_PAUSE_MS) history.pushState(null, "", this.hash());
+    else this.timer ??= setTimeout(() => this.#updateHash(), HASH_PAUSE_MS);
+    this.lastChange = now;
+  }
+
+  #updateHash() {
+    this.timer = undefined;
+    history.replaceState(null, "", this.hash());
+  }
+}
+
+/** Whole nanoseconds where the window is far wider than one: the hash stays readable. */
+function formatBorder(value) {
+  return String(Math.round(value * 1000) / 1000);
+}

@@ -1,0 +1,155 @@
+"""Puts the page together: analysis and events in, one HTML text out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import pyarrow as pa
+from markupsafe import Markup
+
+from zerotrace.model import Analysis, Level
+from zerotrace.report import embed, figures, method, summary
+from zerotrace.report.payload import TimelinePayload, encode_timeline
+from zerotrace.report.rows import CATEGORIES
+from zerotrace.report.theme import DARK, LIGHT
+from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+
+# One module scope: each file uses what stands above it.
+_SCRIPTS = (
+    "data.js",
+    "intervals.js",
+    "lanes.js",
+    "view.js",
+    "plot.js",
+    "picture.js",
+    "drawing.js",
+    "tip.js",
+    "controls.js",
+    "timeline.js",
+    "tables.js",
+    "page.js",
+)
+
+# Only what the page itself carries may load or run.
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+_NUMBER_WITH_UNIT = re.compile(r"((?:× )?\d[\d.,–]*(?: (?:ns|µs|ms|s|%|×|[KMG]?i?B|[KMB])\b| %| ×)|× \d[\d.]*)")
+
+
+def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
+    """The report as one self-contained HTML page.
+
+    Args:
+        analysis: every number of the page.
+        events: (rank, table in the schema ``EVENTS``), each rank once; read one at a time.
+
+    Returns:
+        The text of the page: about 2.3 MB, and some 4 bytes for each interval of the timeline.
+    """
+    payload = encode_timeline(analysis, events)
+    steps = figures.step_figure(analysis)
+    plotly, plotly_hash = embed.plotly_script()
+    first_script, main_script = _asset("before_paint.js"), "\n".join(_asset(name) for name in _SCRIPTS)
+    policy = _POLICY.format(scripts=" ".join((embed.csp_hash(first_script), embed.csp_hash(main_script), plotly_hash)))
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            analysis=analysis,
+            manifest=analysis.manifest,
+            policy=policy,
+            light=LIGHT,
+            dark=DARK,
+            style=_asset("page.css"),
+            first_script=first_script,
+            main_script=main_script,
+            plotly=plotly,
+            timeline_data=embed.gzip_base64(payload.data),
+            page_json=embed.script_json(_page_data(analysis, payload, steps)),
+            analysis_json=embed.script_json(plain(analysis)),
+            steps=steps,
+            payload=payload,
+            summary=summary,
+            method=method,
+            level=Level,
+        )
+    )
+
+
+def plain(value: Any) -> Any:
+    """A record as strict JSON has it: enums by value, what is not finite as ``None``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)
+
+
+def _page_data(analysis: Analysis, payload: TimelinePayload, steps: figures.StepFigure) -> dict[str, Any]:
+    header = {f.name: plain(getattr(payload, f.name)) for f in dataclasses.fields(payload) if f.name != "data"}
+    return {
+        "run": embed.printable(analysis.run_name),
+        "mode": analysis.mode.value,
+        "categories": CATEGORIES,
+        "timeline": header,
+        "stepFigure": steps.figure,
+        "themes": {"light": plain(LIGHT), "dark": plain(DARK)},
+    }
+
+
+def _asset(name: str) -> str:
+    return (files("zerotrace.report") / "assets" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        ns=format_ns,
+        bytes=format_bytes,
+        ratio=format_ratio,
+        count=format_count,
+        ms=_milliseconds,
+        printable=embed.printable,
+        unbroken=_unbroken,
+        role=method.kernel_role,
+        printable_lines=lambda text: "\n".join(embed.printable(line) for line in text.split("\n")),
+    )
+    return environment
+
+
+def _unbroken(text: str) -> Markup:
+    """Text in which a number is not parted from its unit at the end of a line."""
+    parts = _NUMBER_WITH_UNIT.split(embed.printable(text))
+    marked = (Markup("<span class=n>{}</span>").format(part) if index % 2 else part for index, part in enumerate(parts))
+    return Markup("").join(marked)
+
+
+def _milliseconds(value_ns: float | None) -> str:
+    """Milliseconds with three digits behind the point, thousands set apart; ``–`` for unknown."""
+    return summary.UNKNOWN if value_ns is None else f"{value_ns / 1e6:,.3f}".replace("-", "−")

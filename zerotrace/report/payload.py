@@ -1,0 +1,182 @@
+"""Every interval of the timeline, nanosecond-exact, in as few bytes as a page can read at once.
+
+Layout: one binary blob, compressed as a whole. For each *group* (rank and device; rank alone in host mode) the
+rows of device time are sorted by start, longest first, and written column by column:
+
+========== ===== ==================================================================================
+column     bytes
+========== ===== ==================================================================================
+start      4     difference to the start before, ns; 0xFFFFFFFF means: next value of ``big_starts``
+duration   4     ns; 0xFFFFFFFF means: next value of ``big_durations``
+name       4     index into ``names``
+lane       2     index into the group's ``lanes`` (streams of a device, threads of a host)
+category   1     index into :data:`~zerotrace.report.rows.CATEGORIES`
+collective 4     1 + index into ``collectives``, 0 for none; rows of category comm only
+seq        4     1 + sequence number, 0 for none; rows of category comm only
+========== ===== ==================================================================================
+
+Numbers wider than a byte are written as byte planes (all lowest bytes, then all next ones): the upper planes
+are nearly constant, so that gzip takes them for almost nothing. Names follow as UTF-8 JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.model import Analysis, Category
+from zerotrace.report.embed import printable
+from zerotrace.report.rows import CATEGORIES, Collective, Ints, Rows, Vocabulary, rank_rows
+
+_ESCAPE = 0xFFFFFFFF
+_MAX_EXACT = 1 << 53
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where one column of a group lies in the blob."""
+
+    offset: int
+    width: int
+    """Bytes a value, one plane each, lowest first."""
+    count: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """One timeline of its own: the rows of one rank on one device."""
+
+    rank: int
+    device: int | None
+    lanes: tuple[int | None, ...]
+    """Streams, or threads in host mode; ``None`` where the trace does not say."""
+    count: int
+    base_ns: int
+    """Nanoseconds since the epoch that are zero in this group (see :func:`encode_timeline`)."""
+    first_ns: int
+    """Start of the first row, from ``base_ns``."""
+    big_starts: tuple[int, ...]
+    big_durations: tuple[int, ...]
+    columns: dict[str, Column]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A step window, in nanoseconds from the base of its rank."""
+
+    rank: int
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class TimelinePayload:
+    """Header and bytes of the timeline."""
+
+    groups: tuple[Group, ...]
+    windows: tuple[Window, ...]
+    collectives: tuple[Collective, ...]
+    names: Column
+    num_intervals: int
+    note: str | None
+    data: bytes = field(repr=False)
+
+
+class _Blob:
+    """Bytes that grow, and the positions of what was put in."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def append(self, values: Ints, width: int) -> Column:
+        little = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
+        return self.append_bytes(np.ascontiguousarray(little.T).tobytes(), width)
+
+    def append_bytes(self, data: bytes, width: int = 1) -> Column:
+        column = Column(self._size, width, len(data) // width)
+        self._parts.append(data)
+        self._size += len(data)
+        return column
+
+    def getvalue(self) -> bytes:
+        return b"".join(self._parts)
+
+
+def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> TimelinePayload:
+    """Encode all rows of device time (host time, in host mode) of a run.
+
+    Times count from the first row or window of the run. Where the clocks of ranks lie so far apart that a double
+    could not hold the difference (104 days: one trace without a base time, say) each rank counts from its own
+    first, and the note says so.
+
+    Args:
+        analysis: the run; only its step windows are used.
+        events: (rank, table in the schema ``EVENTS``), each rank once.
+    """
+    names, collectives = Vocabulary(), Vocabulary()
+    rows = [group for rank, table in events for group in rank_rows(rank, table, names, collectives)]
+    rows.sort(key=lambda group: (group.rank, -1 if group.device is None else group.device))
+    bases, note = _time_bases(analysis, rows)
+    blob = _Blob()
+    groups = tuple(_encode_group(group, bases[group.rank], blob) for group in rows)
+    texts = json.dumps([printable(str(name)) for name in names.values()], ensure_ascii=False)
+    return TimelinePayload(
+        groups=groups,
+        windows=tuple(
+            Window(w.rank, w.step, w.start_ns - bases[w.rank], w.end_ns - bases[w.rank])
+            for w in sorted(analysis.windows, key=lambda w: (w.rank, w.start_ns))
+        ),
+        collectives=tuple(c for c in collectives.values() if isinstance(c, Collective)),
+        names=blob.append_bytes(texts.encode()),
+        num_intervals=sum(group.count for group in groups),
+        note=note,
+        data=blob.getvalue(),
+    )
+
+
+def _encode_group(rows: Rows, base_ns: int, blob: _Blob) -> Group:
+    deltas = np.diff(rows.start, prepend=rows.start[:1])
+    comm = rows.category == CATEGORIES.index(Category.COMM.value)
+    big_starts, big_durations = deltas[deltas >= _ESCAPE], rows.duration[rows.duration >= _ESCAPE]
+    return Group(
+        rank=rows.rank,
+        device=rows.device,
+        lanes=rows.lanes,
+        count=len(rows.start),
+        base_ns=base_ns,
+        first_ns=int(rows.start[0]) - base_ns,
+        big_starts=tuple(big_starts.tolist()),
+        big_durations=tuple(big_durations.tolist()),
+        columns={
+            "start": blob.append(np.minimum(deltas, _ESCAPE), 4),
+            "duration": blob.append(np.minimum(rows.duration, _ESCAPE), 4),
+            "name": blob.append(rows.name, 4),
+            "lane": blob.append(rows.lane, 2),
+            "category": blob.append(rows.category, 1),
+            "collective": blob.append(rows.collective[comm] + 1, 4),
+            "seq": blob.append(rows.seq[comm], 4),
+        },
+    )
+
+
+def _time_bases(analysis: Analysis, rows: Sequence[Rows]) -> tuple[dict[int, int], str | None]:
+    """Zero of each rank's clock on the page, and what to say where they are not the same."""
+    first: dict[int, int] = {}
+    last = 0
+    spans = [(w.rank, w.start_ns, w.end_ns) for w in analysis.windows]
+    spans += [(r.rank, int(r.start[0]), int((r.start + r.duration).max())) for r in rows]
+    for rank, start, end in spans:
+        first[rank] = min(first.get(rank, start), start)
+        last = max(last, end)
+    if not first:
+        return {}, None
+    base = min(first.values())
+    if last - base < _MAX_EXACT:
+        return dict.fromkeys(first, base), None
+    return first, "The clocks of the ranks lie more than 100 days apart: each rank starts at its own zero here."

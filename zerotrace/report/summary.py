@@ -1,0 +1,244 @@
+"""The words at the top of the page: what was read, the tiles of the verdict, the banner of diagnostics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerotrace.model import STEP_ALL, Analysis, Attribution, Diagnostic, Level, Mode, Spread
+from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+
+UNKNOWN = "–"
+
+_ENGINES = {"deepspeed": "DeepSpeed"}
+_VERSIONS = (("deepspeed", "DeepSpeed"), ("torch", "torch"), ("nccl", "NCCL"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One figure of the verdict. The values are those of the analysis, for whoever reads the page by program."""
+
+    key: str
+    label: str
+    value: str
+    note: str
+    numbers: tuple[tuple[str, float], ...] = ()
+    """Name and exact value, written to ``data-`` attributes."""
+    dilated: bool = False
+    """Read from a profiled step: the dilation of the profiler is in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosticGroup:
+    """All diagnostics of one code, level and message."""
+
+    code: str
+    level: Level
+    message: str
+    hint: str | None
+    files: tuple[str, ...]
+    count: int
+
+
+def header_facts(analysis: Analysis) -> tuple[str, ...]:
+    """Engine and stage, model, Ψ, devices, versions: from the manifest, else what the traces say."""
+    manifest = analysis.manifest
+    if manifest is None:
+        worlds = sorted({source.world_size for source in analysis.sources if source.world_size})
+        backends = sorted({source.backend for source in analysis.sources if source.backend})
+        ranks = _plural(len({source.rank for source in analysis.sources}), "rank")
+        of_world = f" of {worlds[-1]}" if worlds and worlds[-1] != len(analysis.sources) else ""
+        return tuple(part for part in (ranks + of_world, _device_names(analysis), ", ".join(backends)) if part)
+    versions = ", ".join(f"{label} {manifest.versions[key]}" for key, label in _VERSIONS if key in manifest.versions)
+    counts = Counter(rank.device for rank in manifest.ranks)
+    devices = " + ".join(f"{count} × {name}" for name, count in counts.items())
+    return (
+        f"{_ENGINES.get(manifest.engine.lower(), manifest.engine)} ZeRO-{manifest.stage}",
+        manifest.model.name,
+        f"Ψ {format_parameters(manifest.model.num_params)}",
+        devices or _plural(manifest.world_size, "rank"),
+        manifest.backend,
+        versions,
+    )
+
+
+def format_parameters(count: int) -> str:
+    """A count of parameters: ``774.1 M``."""
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if count >= limit:
+            return f"{count / limit:.1f} {unit}"
+    return str(count)
+
+
+def reading_line(analysis: Analysis) -> str:
+    """How much was read, in one sentence.
+
+    For example ``Profiled steps 2 and 3 of 2 ranks; 371,584 events, read and analysed in 1.9 s.``
+    """
+    steps = sorted({p.step for p in analysis.partition})
+    ranks = _plural(len({source.rank for source in analysis.sources}), "rank")
+    events = _plural(sum(source.num_events for source in analysis.sources), "event")
+    what = f"{ranks[0].upper()}{ranks[1:]}, no step window"
+    if steps == [STEP_ALL]:
+        what = f"The whole trace of {ranks}, without step windows"
+    elif steps:
+        what = f"Profiled {_steps_text(steps)} of {ranks}"
+    elapsed = "" if analysis.elapsed_s is None else f", read and analysed in {format_ns(analysis.elapsed_s * 1e9)}"
+    return f"{what}; {events}{elapsed}."
+
+
+def trust_line(analysis: Analysis) -> str:
+    """What the profiler did to the figures: dilation, or why it is unknown."""
+    verdict = analysis.verdict
+    if verdict.dilation_ratio is None or verdict.unprofiled_step_ns is None:
+        return "Times are those of profiled steps; how much the profiler slows them is unknown here."
+    return (
+        f"The profiler dilates this run {verdict.dilation_ratio:.2f} ×; "
+        f"without it the step takes {format_ns(verdict.unprofiled_step_ns)}."
+    )
+
+
+def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
+    """The six tiles of the verdict, unknown ones with their reason."""
+    verdict = analysis.verdict
+    silent = "no step has device rows" if analysis.mode is Mode.DEVICE else "no step has operators"
+    by_launch = analysis.attribution is Attribution.LAUNCH and verdict.span_ns is not None
+    return (
+        _step_tile(analysis),
+        _time_tile("compute", "Compute", verdict.compute_ns, verdict.span_ns, silent),
+        _time_tile("exposed", "Exposed communication", verdict.exposed_ns, verdict.span_ns, silent),
+        _overlap_tile(analysis, silent),
+        _time_tile("idle", "Idle", verdict.idle_ns, verdict.span_ns, "not defined by launch" if by_launch else silent),
+        _memory_tile(analysis),
+    )
+
+
+def diagnostic_groups(analysis: Analysis, *levels: Level) -> tuple[DiagnosticGroup, ...]:
+    """Diagnostics of these levels, worst first, one entry for the same words about several files."""
+    order = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
+    groups: dict[tuple[Level, str, str], list[Diagnostic]] = {}
+    for diagnostic in analysis.diagnostics:
+        if diagnostic.level in levels:
+            groups.setdefault((diagnostic.level, diagnostic.code, diagnostic.message), []).append(diagnostic)
+    return tuple(
+        DiagnosticGroup(
+            code=code,
+            level=level,
+            message=message,
+            hint=next((member.hint for member in members if member.hint), None),
+            files=tuple(dict.fromkeys(member.file for member in members if member.file)),
+            count=sum(member.count for member in members),
+        )
+        for (level, code, message), members in sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+    )
+
+
+def format_spread(spread: Spread | None, formatter: Callable[[float], str]) -> str:
+    """Smallest to largest with the unit once: ``58–63 ms``; one figure where both read the same."""
+    if spread is None:
+        return UNKNOWN
+    low, high = formatter(spread.min), formatter(spread.max)
+    if low == high:
+        return low
+    if low.rsplit(" ", 1)[-1] == high.rsplit(" ", 1)[-1]:
+        low = low.rsplit(" ", 1)[0]
+    elif spread.min == 0:
+        low = "0"
+    return f"{low}–{high}"
+
+
+def _step_tile(analysis: Analysis) -> Tile:
+    verdict = analysis.verdict
+    profiled = format_spread(verdict.span_ns, format_ns)
+    numbers = _spread_numbers("span-ns", verdict.span_ns)
+    if verdict.unprofiled_step_ns is None:
+        reason = "no capture manifest" if analysis.manifest is None else "the capture timed no unprofiled step"
+        note = f"{reason}; profiled {profiled}"
+        return Tile(key="step", label="Step, unprofiled", value=UNKNOWN, note=note, numbers=numbers)
+    dilation = "" if verdict.dilation_ratio is None else f", × {verdict.dilation_ratio:.2f}"
+    numbers += (("unprofiled-step-ns", verdict.unprofiled_step_ns),)
+    if verdict.dilation_ratio is not None:
+        numbers += (("dilation-ratio", verdict.dilation_ratio),)
+    value = format_ns(verdict.unprofiled_step_ns)
+    return Tile(
+        key="step", label="Step, unprofiled", value=value, note=f"profiled {profiled}{dilation}", numbers=numbers
+    )
+
+
+def _time_tile(key: str, label: str, time: Spread | None, span: Spread | None, reason: str) -> Tile:
+    if time is None:
+        return Tile(key=key, label=label, value=UNKNOWN, note=reason)
+    note = "of a profiled step"
+    if span is not None and span.median:
+        share = Spread(
+            min=time.min / span.median, median=time.median / span.median, max=min(time.max / span.median, 1.0)
+        )
+        note = f"{format_spread(share, format_ratio)} of the profiled step"
+    return Tile(
+        key=key,
+        label=label,
+        value=format_spread(time, format_ns),
+        note=note,
+        numbers=_spread_numbers(f"{key}-ns", time),
+        dilated=True,
+    )
+
+
+def _overlap_tile(analysis: Analysis, silent: str) -> Tile:
+    label, ratio = "Communication hidden", analysis.verdict.overlap_ratio
+    if ratio is None:
+        reason = silent if analysis.verdict.span_ns is None else "no communication in the steps"
+        return Tile(key="overlap", label=label, value=UNKNOWN, note=reason)
+    return Tile(
+        key="overlap",
+        label=label,
+        value=format_spread(ratio, format_ratio),
+        note="of communication time, under compute",
+        numbers=_spread_numbers("overlap-ratio", ratio),
+        dilated=True,
+    )
+
+
+def _memory_tile(analysis: Analysis) -> Tile:
+    label, resident, peak = "Resident · peak memory", analysis.verdict.resident_bytes, analysis.verdict.peak_bytes
+    if resident is None and peak is None:
+        reason = "measured on no rank"
+        if analysis.manifest is None:
+            reason = "no capture manifest"
+        elif analysis.manifest.device == "cpu":
+            reason = "not measured on CPU"
+        return Tile(key="memory", label=label, value=UNKNOWN, note=reason)
+    low, high = format_spread(resident, format_bytes), format_spread(peak, format_bytes)
+    unit = high.rsplit(" ", 1)[-1]
+    return Tile(
+        key="memory",
+        label=label,
+        value=f"{low.removesuffix(f' {unit}')} · {high}",
+        note="after the step · highest during it",
+        numbers=_spread_numbers("resident-bytes", resident) + _spread_numbers("peak-bytes", peak),
+    )
+
+
+def _spread_numbers(name: str, spread: Spread | None) -> tuple[tuple[str, float], ...]:
+    if spread is None:
+        return ()
+    return ((f"{name}-min", spread.min), (f"{name}-median", spread.median), (f"{name}-max", spread.max))
+
+
+def _device_names(analysis: Analysis) -> str:
+    names = dict.fromkeys(name for source in analysis.sources for name in source.devices if name)
+    return ", ".join(names)
+
+
+def _steps_text(steps: Sequence[int]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    shown = [str(step) for step in steps] if len(steps) < 7 else [*map(str, steps[:5]), "…", str(steps[-1])]
+    return f"steps {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{format_count(count)} {noun}" if count == 1 else f"{format_count(count)} {noun}s"
