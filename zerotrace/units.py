@@ -8,20 +8,20 @@ GIB = 1 << 30
 
 
 def format_ns(value: float | None) -> str:
-    """A duration with the unit that suits its size: ``782 ms``, ``7.9 ms``, ``640 µs``.
+    """A duration with the unit that suits its size: ``1.25 s``, ``782 ms``, ``7.90 ms``, ``640 µs``, ``12 ns``.
 
     Args:
         value: nanoseconds, or ``None`` for unknown.
 
     Returns:
-        Text with three significant digits at most, ``–`` for unknown.
+        Text with three significant digits, ``–`` for unknown.
     """
     if value is None:
         return "–"
-    for limit, divisor, unit in ((1_000, 1, "ns"), (1_000_000, 1_000, "µs"), (10**10, 1_000_000, "ms")):
-        if abs(value) < limit:
+    for divisor, unit in ((10**9, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+        if abs(value) >= divisor:
             return f"{_three_digits(value / divisor)} {unit}"
-    return f"{_three_digits(value / 10**9)} s"
+    return f"{value:.0f} ns"
 
 
 def format_bytes(value: float | None) -> str:
@@ -46,6 +46,8 @@ def format_count(value: int) -> str:
 
 def _three_digits(value: float) -> str:
     size = abs(value)
-    if size == 0 or size >= 99.95:
+    if size >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}".rstrip("0").rstrip(".")
+    if size >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size else "0"

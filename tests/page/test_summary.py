@@ -34,14 +34,14 @@ def test_tiles_carry_the_exact_values() -> None:
         "exposed-ns-max": verdict.exposed_ns.max,
     }
     assert dict(found["step"].numbers)["unprofiled-step-ns"] == 4 * MS
-    assert found["step"].value == "4 ms"
-    assert found["step"].note == "profiled 6 ms, × 1.50"
-    assert found["memory"].value == "7 · 14.0–15.0 GiB"
+    assert found["step"].value == "4.00 ms"
+    assert found["step"].note == "profiled 6.00 ms, × 1.50"
+    assert found["memory"].value == "7.00 · 14.0–15.0 GiB"
 
 
 def test_unknown_figures_say_why() -> None:
     found = tiles(training_run())
-    assert (found["step"].value, found["step"].note) == ("–", "no capture manifest; profiled 6 ms")
+    assert (found["step"].value, found["step"].note) == ("–", "no capture manifest; profiled 6.00 ms")
     assert (found["memory"].value, found["memory"].note) == ("–", "no capture manifest")
     assert tiles(host_run())["memory"].note == "not measured on CPU"
     silent = tiles(make_run([], [(0, 2, 0, 100)]))
@@ -59,10 +59,10 @@ def test_unknown_figures_say_why() -> None:
     [
         (Spread(min=58e6, median=60e6, max=63e6), format_ns, "58.0–63.0 ms"),
         (Spread(min=58e6, median=58e6, max=58e6), format_ns, "58.0 ms"),
-        (Spread(min=640e3, median=1e6, max=2e6), format_ns, "640 µs–2 ms"),
-        (Spread(min=0.0, median=1e6, max=2e6), format_ns, "0–2 ms"),
-        (Spread(min=0.045, median=0.05, max=0.051), format_ratio, "4.5–5.1 %"),
-        (Spread(min=2**30, median=2**30, max=2**31), format_bytes, "1–2 GiB"),
+        (Spread(min=640e3, median=1e6, max=2e6), format_ns, "640 µs–2.00 ms"),
+        (Spread(min=0.0, median=1e6, max=2e6), format_ns, "0–2.00 ms"),
+        (Spread(min=0.045, median=0.05, max=0.051), format_ratio, "4.50–5.10 %"),
+        (Spread(min=2**30, median=2**30, max=2**31), format_bytes, "1.00–2.00 GiB"),
         (None, format_ns, "–"),
     ],
 )
@@ -93,7 +93,7 @@ def test_reading_line_counts_what_was_read() -> None:
     events = sum(source.num_events for source in run.analysis.sources)
     assert (
         reading_line(run.analysis)
-        == f"Profiled steps 2 and 3 of 2 ranks; {events:,} events, read and analysed in 1250 ms."
+        == f"Profiled steps 2 and 3 of 2 ranks; {events:,} events, read and analysed in 1.25 s."
     )
     assert reading_line(training_run(num_ranks=1, num_steps=9).analysis).startswith("Profiled steps 2 to 10 of 1 rank;")
     whole = make_run([Row(0, "compute", 0, 5)], [(0, -1, 0, 5)])

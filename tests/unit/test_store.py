@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders import TraceBuilder
-from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.errors import StoreError
 from zerotrace.model import Attribution
 from zerotrace.schema import EVENTS, PARTITION, STEPS

@@ -9,6 +9,7 @@ import click
 
 from zerotrace.cli.analyze import analyze
 from zerotrace.cli.capture import capture
+from zerotrace.cli.terminal import printable
 from zerotrace.errors import ZerotraceError
 from zerotrace.version import VERSION
 
@@ -22,9 +23,9 @@ class _Commands(click.Group):
         except ZerotraceError as error:
             if ctx.params.get("verbose", 0) >= 2:
                 traceback.print_exception(error)
-            click.secho(f"zerotrace: {error}", err=True, fg="red", bold=True)
+            click.secho(printable(f"zerotrace: {error}"), err=True, fg="red", bold=True)
             if error.hint:
-                click.echo(f"  {error.hint}", err=True)
+                click.echo(printable(f"  {error.hint}"), err=True)
             ctx.exit(error.exit_code)
 
 

@@ -24,7 +24,6 @@ import click
 @click.option("--jobs", type=click.IntRange(min=1), help="Traces read at once; one a core by default.")
 @click.option("--force", is_flag=True, help="Replace an existing result.")
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of the summary.")
-@click.help_option("-h", "--help")
 def analyze(
     inputs: tuple[Path, ...],
     out: Path | None,

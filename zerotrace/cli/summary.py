@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from zerotrace.cli.terminal import printable
 from zerotrace.model import Analysis, Level, Mode, RankSummary
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
@@ -16,16 +17,16 @@ _MAX_RANKS = 16
 def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     """Prints the verdict, one line a rank, and what weakens the figures."""
     console = console or Console(highlight=False)
-    console.print(Text(f"{analysis.run_name}  {_described(analysis)}"))
+    console.print(Text(printable(f"{analysis.run_name}  {_described(analysis)}")))
     console.print(Text(analysis.verdict.headline, style="bold"))
     console.print(_ranks_table(analysis))
     if analysis.verdict.unprofiled_step_ns is not None:
         console.print(_unprofiled(analysis))
     for note in analysis.diagnostics:
         style = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}[note.level]
-        console.print(Text(f"{note.level.value}: {note.message}", style=style))
+        console.print(Text(printable(f"{note.level.value}: {note.message}"), style=style))
         if note.hint and note.level is not Level.INFO:
-            console.print(Text(f"  {note.hint}", style="dim"))
+            console.print(Text(printable(f"  {note.hint}"), style="dim"))
 
 
 def _described(analysis: Analysis) -> str:

@@ -1,0 +1,133 @@
+"""The command line as a person and as a script meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.builders import TraceBuilder
+from zerotrace.cli import main
+
+COMMANDS = sorted(main.commands)
+
+
+def zerotrace(*words: str) -> Result:
+    return CliRunner().invoke(main, [*words], prog_name="zerotrace")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(2, 0, 500).compute(100, 200).all_gather(150, 250)
+        trace.write(tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_has_help_with_an_example(command: str, flag: str) -> None:
+    shown = zerotrace(command, flag)
+    assert shown.exit_code == 0
+    assert "Example" in shown.output
+    assert f"zerotrace {command}" in shown.output
+
+
+def test_the_options_are_a_decision() -> None:
+    options = {name: sorted(o for p in command.params for o in p.opts) for name, command in main.commands.items()}
+    assert options["analyze"] == sorted(
+        ["inputs", "--out", "--attribute", "--report", "--hta", "--jobs", "--force", "--json"]
+    )
+    assert options["capture"] == sorted(
+        ["--stage", "--gpus", "--device", "--model", "--steps", "--warmup", "--timed", "--micro-batch", "--sequence",
+         "--ds-config", "--set", "--out", "--timeout", "--seed", "--json"]
+    )  # fmt: skip
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    code = "import sys, zerotrace.cli; print(sorted({'numpy', 'pyarrow', 'torch', 'pandas', 'hta'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "zerotrace", "--help"], capture_output=True, check=True)
+        taken.append(time.perf_counter() - start)
+    assert min(taken) < 0.2
+
+
+def test_tables_alone_are_written_without_pandas(run_folder: Path) -> None:
+    code = (
+        "import sys\nfrom zerotrace.cli import main\n"
+        f"main(['analyze', {str(run_folder)!r}, '--no-report', '--no-hta', '--jobs', '1'], standalone_mode=False)\n"
+        "assert 'pandas' not in sys.modules, 'pandas costs as much as reading a trace'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_analyze_prints_a_summary_and_where_the_report_is(run_folder: Path) -> None:
+    done = zerotrace("analyze", str(run_folder), "--no-hta")
+    assert done.exit_code == 0, done.output
+    assert "50.0 % of the communication is hidden" in " ".join(done.stdout.split())
+    assert done.stdout.rstrip().endswith(f"Report: {run_folder}/analysis/report.html")
+    assert (run_folder / "analysis" / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_summary_fits_80_columns_and_is_plain_when_piped(run_folder: Path) -> None:
+    command = [sys.executable, "-m", "zerotrace", "analyze", str(run_folder), "--no-report", "--no-hta"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
+    assert "\x1b" not in done.stdout + done.stderr
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if "Tables:" not in line)
+
+
+def test_json_is_strict_and_alone_on_stdout(run_folder: Path) -> None:
+    done = zerotrace("analyze", str(run_folder), "--no-report", "--no-hta", "--json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    analysis = json.loads(done.stdout, parse_constant=refuse)
+    assert [part["exposed_ns"] for part in analysis["partition"]] == [50_000, 50_000]
+    assert analysis["diagnostics"] == []
+
+
+def test_a_second_run_says_that_it_is_the_earlier_result(run_folder: Path) -> None:
+    zerotrace("analyze", str(run_folder), "--no-report", "--no-hta")
+    done = zerotrace("analyze", str(run_folder), "--no-report", "--no-hta")
+    assert done.exit_code == 0
+    assert "--force" in done.stderr
+
+
+def test_expected_failures_are_one_message_and_exit_1(tmp_path: Path) -> None:
+    done = zerotrace("analyze", str(tmp_path / "nowhere"))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("zerotrace: ")
+    assert "Traceback" not in done.stderr
+    verbose = zerotrace("-vv", "analyze", str(tmp_path / "nowhere"))
+    assert verbose.exit_code == 1
+    assert "Traceback" in verbose.stderr
+
+
+@pytest.mark.parametrize("words", [["analyze"], ["analyze", "x", "--jobs", "0"], ["capture"], ["nothing"]])
+def test_mistakes_in_the_options_exit_2(words: list[str]) -> None:
+    assert zerotrace(*words).exit_code == 2
+
+
+def test_files_may_be_given_in_place_of_a_folder(run_folder: Path, tmp_path: Path) -> None:
+    files = [str(path) for path in sorted(run_folder.glob("*.json"))]
+    done = zerotrace("analyze", *files, "--out", str(tmp_path / "out"), "--no-report", "--no-hta", "--json")
+    assert [source["rank"] for source in json.loads(done.stdout)["sources"]] == [0, 1]
+
+
+def test_terminal_escapes_in_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    trace = TraceBuilder().step(2, 0, 500).compute(100, 200)
+    trace.write(tmp_path / "run", "rank_0\x1b[31m.json")
+    (tmp_path / "run" / "bad\x1b]0;title\x07.json").write_text("{}")
+    done = zerotrace("analyze", str(tmp_path / "run"), "--no-report", "--no-hta")
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.stdout + done.stderr

@@ -1,0 +1,28 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0 ns"), (999, "999 ns"), (1_000, "1.00 µs"), (2_900_000, "2.90 ms"), (62_541_963, "62.5 ms"),
+     (782_000_000, "782 ms"), (1_250_000_000, "1.25 s"), (-3_000, "-3.00 µs")],
+)  # fmt: skip
+def test_durations(value: float | None, text: str) -> None:
+    assert format_ns(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (12, "12 B"), (2048, "2.00 KiB"), (7_260_978_688, "6.76 GiB"), (2**34, "16.0 GiB")]
+)
+def test_sizes(value: float | None, text: str) -> None:
+    assert format_bytes(value) == text
+
+
+def test_ratios_and_counts() -> None:
+    assert [format_ratio(value) for value in (None, 0, 0.0915, 1)] == ["–", "0 %", "9.15 %", "100 %"]
+    assert format_count(371584) == "371,584"
