@@ -105,4 +105,48 @@ PARTITION = TableSchema(
     ),
 )  # fmt: skip
 
-TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION)
+HTA_OVERLAP = TableSchema(
+    name="hta_overlap",
+    doc="HTA's overlap and temporal breakdown beside ours, over the rows that HTA keeps, each row whole.",
+    sort_by=("rank",),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("hta_overlap_percent", pa.float64(), "HTA's overlap, rounded by HTA; null without communication."),
+        Column("our_overlap_percent", pa.float64(), "Ours over the same rows."),
+        Column("hta_compute_ns", pa.int64(), "HTA's compute time."),
+        Column("our_compute_ns", pa.int64(), "Ours."),
+        Column("hta_non_compute_ns", pa.int64(), "HTA's busy time without compute."),
+        Column("our_non_compute_ns", pa.int64(), "Ours."),
+        Column("hta_idle_ns", pa.int64(), "HTA's idle time, between the first and the last device row."),
+        Column("our_idle_ns", pa.int64(), "Ours over the same stretch."),
+        Column("hta_total_ns", pa.int64(), "HTA's 100 %: from the first to the last device row."),
+        Column("our_total_ns", pa.int64(), "Ours."),
+        Column("note", _NAME, "Why the two differ; null where they agree."),
+    ),
+)  # fmt: skip
+
+HTA_IDLE = TableSchema(
+    name="hta_idle",
+    doc="HTA's idle breakdown of each stream.",
+    sort_by=("rank", "stream", "reason"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("stream", pa.int64(), "Stream of the device.", nullable=False),
+        Column("reason", _NAME, "host_wait, kernel_wait or other, as HTA names them.", nullable=False),
+        Column("idle_ns", pa.int64(), "Idle time of that reason.", nullable=False),
+        Column("ratio", pa.float64(), "Its part of the stream's idle time, rounded by HTA."),
+    ),
+)  # fmt: skip
+
+HTA_KERNELS = TableSchema(
+    name="hta_kernels",
+    doc="HTA's kernel breakdown: the time during which these kinds of kernel run, over all ranks.",
+    sort_by=("kernel_type",),
+    columns=(
+        Column("kernel_type", _NAME, "Kind, or kinds that overlap, as HTA names them.", nullable=False),
+        Column("total_ns", pa.int64(), "Time, summed over ranks.", nullable=False),
+        Column("percent", pa.float64(), "Its part of the total, rounded by HTA."),
+    ),
+)  # fmt: skip
+
+TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION, HTA_OVERLAP, HTA_IDLE, HTA_KERNELS)

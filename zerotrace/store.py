@@ -8,17 +8,16 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
 from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, RunManifest
 from zerotrace.schema import EVENTS, TableSchema
-from zerotrace.tables import int_array
+from zerotrace.tables import column_array
 
 MANIFEST_FILE = "manifest.json"
 ANALYSIS_FOLDER = "analysis"
@@ -96,13 +95,9 @@ def write_events(folder: Path, rank: int, table: pa.Table) -> None:
 
 
 def write_table(folder: Path, schema: TableSchema, rows: Iterable[object]) -> None:
-    """Writes a small table from dataclasses that have an integer attribute for each column of ``schema``."""
-    items = sorted(rows, key=lambda item: [(v := getattr(item, name)) is not None and v for name in schema.sort_by])
-    arrays = []
-    for column in schema.columns:
-        values = [getattr(item, column.name) for item in items]
-        present = np.array([value is not None for value in values], dtype=bool)
-        arrays.append(int_array(np.array([value or 0 for value in values], dtype=np.int64), present, column.type))
+    """Writes a small table from dataclasses that have an attribute for each column of ``schema``."""
+    items = sorted(rows, key=lambda item: [_nulls_first(getattr(item, name)) for name in schema.sort_by])
+    arrays = [column_array([getattr(item, column.name) for item in items], column.type) for column in schema.columns]
     with (folder / f"{schema.name}.parquet").open("xb") as stream:
         _write_parquet(pa.Table.from_arrays(arrays, schema=schema.arrow()), stream)
 
@@ -155,6 +150,10 @@ def new_folder(target: Path, *, replace: bool, is_ours: str) -> Iterator[Path]:
 
 
 _DUPLICATE_HINT = "keep one file a rank in the folder; copies and traces of other runs belong elsewhere"
+
+
+def _nulls_first(value: Any) -> tuple[bool, Any]:
+    return value is not None, value
 
 
 def _put_in_place(staging: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ a trace. These go over the buffers that both libraries share, and copy nothing t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,30 @@ def text_array(codes: npt.NDArray[np.int32], distinct: Sequence[str]) -> pa.Dict
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
     texts = pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
     return pa.DictionaryArray.from_arrays(int_array(codes.astype(np.int64), codes >= 0, pa.int32()), texts)
+
+
+def float_array(values: npt.NDArray[np.float64]) -> pa.Array:
+    """A column of floats, null where NaN. ``values`` has shape ``(n,)``."""
+    present = ~np.isnan(values)
+    bitmap = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(pa.float64(), values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def column_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """A small column from Python values; null where ``None``.
+
+    Args:
+        values: integers, floats or texts, as ``type_`` says, or ``None``.
+        type_: int32, int64, float64 or a dictionary of strings.
+    """
+    if pa.types.is_dictionary(type_):
+        distinct = list(dict.fromkeys(value for value in values if value is not None))
+        codes = [-1 if value is None else distinct.index(value) for value in values]
+        return text_array(np.array(codes, dtype=np.int32), distinct)
+    if pa.types.is_floating(type_):
+        return float_array(np.array([np.nan if value is None else value for value in values], dtype=np.float64))
+    present = np.array([value is not None for value in values], dtype=bool)
+    return int_array(np.array([value or 0 for value in values], dtype=np.int64), present, type_)
 
 
 def ints(table: pa.Table, column: str) -> Int64Array:

@@ -16,6 +16,8 @@ from zerotrace import to_hta
 from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.hta import OVERLAP_TOLERANCE
 from zerotrace.model import Attribution
+from zerotrace.schema import HTA_IDLE, HTA_KERNELS
+from zerotrace.store import read_table
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 FOLDERS = [TRACES / "stage3", *(CAPTURES / "pcie" / run for run in RUNS)]
@@ -59,6 +61,12 @@ def test_hta_on_our_tables_is_hta_and_agrees_with_us(folder: Path, tmp_path: Pat
     theirs = own_loader(folder)
     analysis, _, _ = analyze([folder], tmp_path / "out", AnalyzeOptions(attribution=Attribution.LAUNCH))
     assert analysis.hta is not None
+    idle = read_table(tmp_path / "out", HTA_IDLE).to_pylist()
+    assert [(row["stream"], row["idle_ns"]) for row in idle] == [
+        (entry.stream, entry.idle_ns)
+        for entry in sorted(analysis.hta.idle, key=lambda entry: (entry.rank, entry.stream, entry.reason))
+    ]
+    assert read_table(tmp_path / "out", HTA_KERNELS)["total_ns"].to_pylist()
     for rank, ours in enumerate(analysis.hta.overlap):
         assert ours.our_overlap_percent is not None
         assert ours.hta_overlap_percent == theirs["all"][rank]

@@ -22,7 +22,7 @@ from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_files, find_candidates
 from zerotrace.ingest.rank import ingest_rank
 from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepWindow, TraceSource
-from zerotrace.schema import PARTITION, STEPS
+from zerotrace.schema import HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
@@ -114,6 +114,10 @@ def analyze(
         write_table(folder, PARTITION, analysis.partition)
         if options.hta:
             analysis = _with_hta(analysis, folder)
+        if analysis.hta is not None:
+            write_table(folder, HTA_OVERLAP, analysis.hta.overlap)
+            write_table(folder, HTA_IDLE, analysis.hta.idle)
+            write_table(folder, HTA_KERNELS, analysis.hta.kernel_types)
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
         if render is not None:
             page = render.draw(analysis, read_events(folder, list(render.event_columns)))

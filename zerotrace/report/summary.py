@@ -107,7 +107,7 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
     return (
         _step_tile(analysis),
         _time_tile("compute", "Compute", verdict.compute_ns, verdict.span_ns, silent),
-        _time_tile("exposed", "Exposed communication", verdict.exposed_ns, verdict.span_ns, silent),
+        _time_tile("exposed", "Exposed comm", verdict.exposed_ns, verdict.span_ns, silent),
         _overlap_tile(analysis, silent),
         _time_tile("idle", "Idle", verdict.idle_ns, verdict.span_ns, "not defined by launch" if by_launch else silent),
         _memory_tile(analysis),
@@ -186,7 +186,7 @@ def _time_tile(key: str, label: str, time: Spread | None, span: Spread | None, r
 
 
 def _overlap_tile(analysis: Analysis, silent: str) -> Tile:
-    label, ratio = "Communication hidden", analysis.verdict.overlap_ratio
+    label, ratio = "Comm hidden", analysis.verdict.overlap_ratio
     if ratio is None:
         reason = silent if analysis.verdict.span_ns is None else "no communication in the steps"
         return Tile(key="overlap", label=label, value=UNKNOWN, note=reason)
@@ -201,7 +201,7 @@ def _overlap_tile(analysis: Analysis, silent: str) -> Tile:
 
 
 def _memory_tile(analysis: Analysis) -> Tile:
-    label, resident, peak = "Resident · peak memory", analysis.verdict.resident_bytes, analysis.verdict.peak_bytes
+    label, resident, peak = "Resident · peak", analysis.verdict.resident_bytes, analysis.verdict.peak_bytes
     if resident is None and peak is None:
         reason = "measured on no rank"
         if analysis.manifest is None:
