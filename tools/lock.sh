@@ -14,6 +14,7 @@ uv pip compile -q --universal --python-version 3.10 --all-extras --group test --
     --override "$work/overrides.txt" -c "$work/constraints.txt" pyproject.toml -o "$work/all.txt"
 {
     head -n 2 requirements.lock
-    grep -vE "'never'|sys_platform == 'win32'|^(nvidia-|cuda-|triton)" "$work/all.txt"
+    sed "s/ or sys_platform == 'never'//" "$work/all.txt" |
+        grep -vE "'never'|sys_platform == 'win32'|^(nvidia-|cuda-|triton)"
 } >"$work/lock.txt"
 mv "$work/lock.txt" requirements.lock

@@ -82,6 +82,7 @@ def test_hta_on_our_tables_is_hta_and_agrees_with_us(folder: Path, tmp_path: Pat
         assert abs(by_launch - theirs["without_sync"][rank]) <= OVERLAP_TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning:hta")  # of pandas, about HTA's own code
 def test_to_hta_gives_a_ready_trace_analysis(tmp_path: Path) -> None:
     analysis, folder, _ = analyze([TRACES / "stage3"], tmp_path / "out", AnalyzeOptions(hta=False))
     hta = to_hta(folder)
