@@ -210,11 +210,36 @@ class StepPartition:
     exposed_ns: int | None
     copy_only_ns: int | None
     idle_ns: int | None
+    exposed_transfer_ns: int | None = None
+    """Exposed after the last member of the collective has started; ``None`` where peers are not in the run."""
+    exposed_wait_ns: int | None = None
+    """Exposed before that: waiting for a late rank."""
+    blocking_queued_ns: int | None = None
+    """Exposed with the next compute kernel launched already: the collective holds the device back."""
+    blocking_sync_ns: int | None = None
+    """Exposed with the next kernel's thread inside a synchronising call: the host waits for the device."""
+    shadow_ns: int | None = None
+    """Exposed with the host busy elsewhere: a faster collective wins nothing."""
+    host_bound_ns: int | None = None
+    """Idle until the launch call of the next row had returned."""
+    stalled_ns: int | None = None
+    """Idle after that: launched, but held back."""
+    tail_ns: int | None = None
+    """Idle after the window's last row."""
+    unlinked_ns: int | None = None
+    """Idle before rows whose launch is not in the trace."""
 
     @property
     def known(self) -> bool:
         """Whether the window held any device row."""
         return self.compute_ns is not None
+
+    @property
+    def blocking_ns(self) -> int | None:
+        """``queued + sync``: what faster communication could win."""
+        if self.blocking_queued_ns is None or self.blocking_sync_ns is None:
+            return None
+        return self.blocking_queued_ns + self.blocking_sync_ns
 
     @property
     def overlap_ratio(self) -> float | None:
@@ -250,6 +275,10 @@ class RankSummary:
     """``None`` when rows are attributed by launch."""
     overlap_ratio: float | None
     """Σ overlapped / Σ comm over the rank's steps."""
+    exposed_transfer_ns: float | None = None
+    exposed_wait_ns: float | None = None
+    blocking_ns: float | None = None
+    host_bound_ns: float | None = None
     outside_steps_ns: int
     """Device time of this rank that lies in no step window."""
 
@@ -270,6 +299,10 @@ class Verdict:
     idle_ns: Spread | None
     peak_bytes: Spread | None
     resident_bytes: Spread | None
+    exposed_transfer_ns: Spread | None = None
+    exposed_wait_ns: Spread | None = None
+    blocking_ns: Spread | None = None
+    host_bound_ns: Spread | None = None
     headline: str
     """The answer in one or two sentences."""
 

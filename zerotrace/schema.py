@@ -88,7 +88,8 @@ STEPS = TableSchema(
 
 PARTITION = TableSchema(
     name="partition",
-    doc="One row a rank, device and step. span = compute + exposed + copy_only + idle; comm = overlapped + exposed.",
+    doc="One row a rank, device and step. span = compute + exposed + copy_only + idle; comm = overlapped + exposed; "
+    "exposed = transfer + wait = queued + sync + shadow; idle = host_bound + stalled + tail + unlinked.",
     sort_by=("rank", "device", "step"),
     columns=(
         Column("rank", pa.int32(), "Global rank.", nullable=False),
@@ -102,6 +103,44 @@ PARTITION = TableSchema(
         Column("exposed_ns", pa.int64(), "Communication with no compute running: |comm \\ compute|."),
         Column("copy_only_ns", pa.int64(), "Copies and sets under neither compute nor communication."),
         Column("idle_ns", pa.int64(), "The rest of the window."),
+        Column("exposed_transfer_ns", pa.int64(), "Exposed after the last member of the collective has started."),
+        Column("exposed_wait_ns", pa.int64(), "Exposed before that: waiting for a late rank."),
+        Column("blocking_queued_ns", pa.int64(), "Exposed, and the next compute kernel had been launched."),
+        Column("blocking_sync_ns", pa.int64(), "Exposed, and the host was inside a synchronising call."),
+        Column("shadow_ns", pa.int64(), "Exposed, and the host was busy elsewhere: nothing to win."),
+        Column("host_bound_ns", pa.int64(), "Idle until the next row had been launched."),
+        Column("stalled_ns", pa.int64(), "Idle after that: launched, but held back."),
+        Column("tail_ns", pa.int64(), "Idle after the window's last row."),
+        Column("unlinked_ns", pa.int64(), "Idle before rows whose launch is not in the trace."),
+    ),
+)  # fmt: skip
+
+COLLECTIVES = TableSchema(
+    name="collectives",
+    doc="One row a collective and member rank. Rows with the same `collective` are one collective; null is unmatched.",
+    sort_by=("rank", "start_ns"),
+    columns=(
+        Column("collective", pa.int64(), "Number of the matched collective, from 0 on; null where no peer matches."),
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("device", pa.int32(), "Device index on the host; null in host mode."),
+        Column("event", pa.int64(), "Row of the rank's events table.", nullable=False),
+        Column("step", pa.int32(), "Step in which it was launched; null outside of all."),
+        Column("name", _NAME, "Collective, or what the kernel's name says of it."),
+        Column("group", _NAME, "Member ranks and group name; null where the trace does not say."),
+        Column("group_size", pa.int32(), "Members of the group."),
+        Column("seq", pa.int64(), "Sequence number in the group."),
+        Column("dtype", _NAME, "Element type."),
+        Column("size_bytes", pa.int64(), "S: output of gathers, input of everything else."),
+        Column("start_ns", pa.int64(), "Start, nanoseconds since the Unix epoch.", nullable=False),
+        Column("end_ns", pa.int64(), "End (exclusive).", nullable=False),
+        Column("arrival_ns", pa.int64(), "Latest start over the members."),
+        Column("wait_ns", pa.int64(), "arrival − start: how long this rank waited for the last one."),
+        Column("skew_ns", pa.int64(), "arrival − earliest start."),
+        Column("transfer_ns", pa.int64(), "Shortest duration over the members."),
+        Column("last_rank", pa.int32(), "Who arrived last; null where several did."),
+        Column("num_members", pa.int32(), "Members whose rows were found."),
+        Column("algbw_gbps", pa.float64(), "S / transfer, 1e9 bytes a second."),
+        Column("busbw_gbps", pa.float64(), "algbw × 2(n−1)/n, (n−1)/n or 1, by kind of collective."),
     ),
 )  # fmt: skip
 
@@ -149,4 +188,4 @@ HTA_KERNELS = TableSchema(
     ),
 )  # fmt: skip
 
-TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION, HTA_OVERLAP, HTA_IDLE, HTA_KERNELS)
+TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION, COLLECTIVES, HTA_OVERLAP, HTA_IDLE, HTA_KERNELS)

@@ -98,8 +98,13 @@ def write_table(folder: Path, schema: TableSchema, rows: Iterable[object]) -> No
     """Writes a small table from dataclasses that have an attribute for each column of ``schema``."""
     items = sorted(rows, key=lambda item: [_nulls_first(getattr(item, name)) for name in schema.sort_by])
     arrays = [column_array([getattr(item, column.name) for item in items], column.type) for column in schema.columns]
+    write_arrow(folder, schema, pa.Table.from_arrays(arrays, schema=schema.arrow()))
+
+
+def write_arrow(folder: Path, schema: TableSchema, table: pa.Table) -> None:
+    """Writes a table that is in the form and order of ``schema`` already."""
     with (folder / f"{schema.name}.parquet").open("xb") as stream:
-        _write_parquet(pa.Table.from_arrays(arrays, schema=schema.arrow()), stream)
+        _write_parquet(table, stream)
 
 
 def write_analysis(folder: Path, analysis: Analysis) -> None:

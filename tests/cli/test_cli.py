@@ -73,7 +73,7 @@ def test_tables_alone_are_written_without_pandas(run_folder: Path) -> None:
 def test_analyze_prints_a_summary_and_where_the_report_is(run_folder: Path) -> None:
     done = zerotrace("analyze", str(run_folder), "--no-hta")
     assert done.exit_code == 0, done.output
-    assert "50.0 % of the communication is hidden" in " ".join(done.stdout.split())
+    assert "50.6 % of the step" in " ".join(done.stdout.split())
     assert done.stdout.rstrip().endswith(f"Report: {run_folder}/analysis/report.html")
     assert (run_folder / "analysis" / "report.html").read_text().startswith("<!DOCTYPE html>")
 

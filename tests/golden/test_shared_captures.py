@@ -7,9 +7,9 @@ covered without them by ``test_traces.py`` and the unit tests.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from zerotrace.analysis.run import AnalyzeOptions, analyze
@@ -17,26 +17,37 @@ from zerotrace.analysis.run import AnalyzeOptions, analyze
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "captures"
 RUNS = ("stage0", "stage1", "stage2", "stage2_reduce", "stage3", "stage3_live1e8")
 
+EXPECTED = json.loads((CAPTURES / "expected.json").read_text()) if CAPTURES.is_dir() else {}
+
 pytestmark = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the shared captures are not on this machine")
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_partition_equals_the_independent_figures_to_the_nanosecond(run: str, tmp_path: Path) -> None:
-    expected = json.loads((CAPTURES / "expected.json").read_text())[f"pcie/{run}"]["ranks"]
+    expected = EXPECTED[f"pcie/{run}"]["ranks"]
     analysis, _, _ = analyze([CAPTURES / "pcie" / run], tmp_path / "a", AnalyzeOptions(hta=False))
     seen = 0
     for part in analysis.partition:
-        want = expected[str(part.rank)][str(part.step)]
-        figures = {key: value for key, value in asdict(part).items() if key in want}
-        assert figures == {key: want[key] for key in figures}
-        assert figures.keys() >= {
-            "span_ns",
-            "compute_ns",
-            "comm_ns",
-            "overlapped_ns",
-            "exposed_ns",
-            "copy_only_ns",
-            "idle_ns",
-        }
+        want = {**expected[str(part.rank)][str(part.step)]}
+        del want["bytes"], want["calls"]
+        assert {name: getattr(part, name) for name in want} == want
         seen += 1
     assert seen == sum(len(steps) for steps in expected.values())
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_collectives_equal_the_independent_figures_to_the_byte(run: str, tmp_path: Path) -> None:
+    expected = EXPECTED[f"pcie/{run}"]
+    analyze([CAPTURES / "pcie" / run], tmp_path / "a", AnalyzeOptions(hta=False))
+    collectives = pq.read_table(tmp_path / "a" / "collectives.parquet").to_pandas()
+    assert collectives["collective"].notna().all()
+    once = collectives.drop_duplicates("collective")
+    assert len(once) == expected["matched"]
+    assert once["transfer_ns"].sum() == expected["transfer_ns_total"]
+    assert {str(int(rank)): count for rank, count in once["last_rank"].value_counts().items()} == expected[
+        "last_arrivals"
+    ]
+    for (rank, step), rows in collectives.groupby(["rank", "step"]):
+        want = expected["ranks"][str(rank)][str(step)]
+        assert rows.groupby("name", observed=True)["size_bytes"].sum().to_dict() == want["bytes"]
+        assert rows.groupby("name", observed=True).size().to_dict() == want["calls"]

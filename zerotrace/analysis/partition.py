@@ -10,16 +10,17 @@ every step: a figure that does not close is a defect of this module, never of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zerotrace.analysis.launches import launch_starts, on_device
+from zerotrace.analysis.causes import Blocking, DeviceRows, blocking, idle_causes
+from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Intervals
-from zerotrace.model import Attribution, Category, StepPartition, StepWindow
+from zerotrace.model import Category, StepPartition, StepWindow
 from zerotrace.tables import equals, ints
 
 
@@ -31,6 +32,11 @@ class DeviceTime:
     compute: Intervals
     comm: Intervals
     copy: Intervals
+
+    @property
+    def exposed(self) -> Intervals:
+        """Communication with no compute beside it."""
+        return self.comm - self.compute
 
     @property
     def busy(self) -> Intervals:
@@ -51,21 +57,67 @@ def device_times(events: pa.Table) -> tuple[DeviceTime, ...]:
     return tuple(_device_time(events, index, here & (device == index)) for index in np.unique(device[here]).tolist())
 
 
-def partition_steps(
-    rank: int, events: pa.Table, windows: Sequence[StepWindow], attribution: Attribution
+def clip_steps(
+    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
 ) -> tuple[StepPartition, ...]:
-    """Takes every step of a rank apart, on each of its devices.
+    """Takes every step of a rank apart, on each of its devices, with rows cut at the borders of the step windows.
 
     Args:
         rank: global rank.
         events: rows of :data:`zerotrace.schema.EVENTS`.
+        times: time of each device in ``events``.
         windows: the rank's step windows.
-        attribution: clipped to the host's windows, or whole rows by the step of their launch. By launch, a
-            step's rows may run beside another step's, so ``idle_ns`` has no meaning and is ``None``.
+        launches: launches of ``events``.
     """
-    if attribution is Attribution.LAUNCH:
-        return tuple(_by_launch(rank, events, windows))
-    return tuple(_clipped(rank, time, window) for time in device_times(events) for window in windows)
+    parts = []
+    for time in times:
+        rows = device_rows(events, time.device, launches) if time.device is not None else None
+        held = blocking(time.exposed, rows, launches.sync_calls) if rows is not None else None
+        parts += [_with_causes(_clipped(rank, time, window), time, window, rows, held) for window in windows]
+    return tuple(parts)
+
+
+def launch_steps(
+    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+) -> tuple[StepPartition, ...]:
+    """Takes every step of a rank apart, with each row, whole, in the step in which it was launched.
+
+    A step's rows may then run beside another step's, so ``idle_ns`` and the causes of it have no meaning and are
+    ``None``. Arguments as in :func:`clip_steps`.
+    """
+    return tuple(_by_launch(rank, events, times, windows, launches))
+
+
+def device_rows(events: pa.Table, device: int, launches: Launches) -> DeviceRows:
+    """The rows of one device with their launches, sorted by start."""
+    rows = np.flatnonzero(on_device(events) & (ints(events, "device") == device))
+    start = ints(events, "start_ns")
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    return DeviceRows(
+        start=start[rows],
+        is_compute=equals(events, "category", Category.COMPUTE.value)[rows],
+        launch_end=launches.end[rows],
+        launch_thread=launches.thread[rows],
+    )
+
+
+def split_exposed(part: StepPartition, exposed: Intervals, transferring: Intervals) -> StepPartition:
+    """Splits a step's exposed communication into transfer and waiting for a late rank.
+
+    Args:
+        part: the step.
+        exposed: exposed communication of its device, of all steps.
+        transferring: when a collective of the device runs and all its members have started.
+    """
+    if not part.known:
+        return part
+    here = exposed.clip(part.start_ns, part.start_ns + part.span_ns)
+    transfer = (here & transferring).length
+    split = replace(part, exposed_transfer_ns=transfer, exposed_wait_ns=(here - transferring).length)
+    assert split.exposed_transfer_ns is not None
+    assert split.exposed_wait_ns is not None
+    assert split.exposed_ns == split.exposed_transfer_ns + split.exposed_wait_ns, split
+    return split
 
 
 def outside_steps_ns(time: DeviceTime, windows: Sequence[StepWindow]) -> int:
@@ -111,17 +163,44 @@ def _clipped(rank: int, time: DeviceTime, window: StepWindow) -> StepPartition:
     return found
 
 
+def _with_causes(
+    part: StepPartition, time: DeviceTime, window: StepWindow, rows: DeviceRows | None, held: Blocking | None
+) -> StepPartition:
+    """Adds why exposed and idle time is lost; the host's time has no launches to tell it by."""
+    if rows is None or held is None or not part.known:
+        return part
+    exposed = time.exposed.clip(window.start_ns, window.end_ns)
+    idle = idle_causes(time.busy, rows, window)
+    found = replace(
+        part,
+        blocking_queued_ns=(exposed & held.queued).length,
+        blocking_sync_ns=(exposed & held.sync).length,
+        shadow_ns=(exposed - held.queued - held.sync).length,
+        host_bound_ns=idle.host_bound_ns,
+        stalled_ns=idle.stalled_ns,
+        tail_ns=idle.tail_ns,
+        unlinked_ns=idle.unlinked_ns,
+    )
+    _assert_sum(found, "exposed_ns", "blocking_queued_ns", "blocking_sync_ns", "shadow_ns")
+    _assert_sum(found, "idle_ns", "host_bound_ns", "stalled_ns", "tail_ns", "unlinked_ns")
+    return found
+
+
+def _assert_sum(part: StepPartition, whole: str, *pieces: str) -> None:
+    assert getattr(part, whole) == sum(getattr(part, piece) for piece in pieces), part
+
+
 def _assert_closes(part: StepPartition) -> None:
-    assert part.compute_ns is not None and part.exposed_ns is not None and part.overlapped_ns is not None
-    assert part.copy_only_ns is not None and part.idle_ns is not None
-    assert part.comm_ns == part.overlapped_ns + part.exposed_ns, part
-    assert part.span_ns == part.compute_ns + part.exposed_ns + part.copy_only_ns + part.idle_ns, part
+    _assert_sum(part, "comm_ns", "overlapped_ns", "exposed_ns")
+    _assert_sum(part, "span_ns", "compute_ns", "exposed_ns", "copy_only_ns", "idle_ns")
 
 
-def _by_launch(rank: int, events: pa.Table, windows: Sequence[StepWindow]) -> Iterator[StepPartition]:
-    launched = steps_at(tuple(windows), launch_starts(events))
+def _by_launch(
+    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+) -> Iterator[StepPartition]:
+    launched = steps_at(tuple(windows), launches.start)
     device, here = ints(events, "device"), on_device(events)
-    for time in device_times(events):
+    for time in times:
         for window in windows:
             own = _device_time(events, time.device, here & (device == time.device) & (launched == window.step))
             if not len(own.busy):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from zerotrace.analysis.launches import num_unlinked
-from zerotrace.analysis.partition import device_times, outside_steps_ns, partition_steps
-from zerotrace.analysis.verdict import summarise_rank
+from zerotrace.analysis.collectives import CollectiveRows, collective_rows
+from zerotrace.analysis.launches import find_launches, on_device
+from zerotrace.analysis.partition import clip_steps, device_times, launch_steps, outside_steps_ns
+from zerotrace.intervals import Intervals
 from zerotrace.model import (
     STEP_ALL,
     Attribution,
@@ -19,7 +20,6 @@ from zerotrace.model import (
     KernelTime,
     Level,
     Mode,
-    RankSummary,
     StepPartition,
     StepWindow,
 )
@@ -33,11 +33,14 @@ _TOP_KERNELS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RankAnalysis:
-    """The figures of one rank."""
+    """The figures of one rank, as far as they need no other."""
 
     partition: tuple[StepPartition, ...]
-    summaries: tuple[RankSummary, ...]
-    """One a device."""
+    exposed: Mapping[int | None, Intervals]
+    """Exposed communication of each device, over all steps: what is split once the peers are known."""
+    outside_steps_ns: Mapping[int | None, int]
+    """Busy time of each device that lies in no step window."""
+    collectives: CollectiveRows
     top_kernels: tuple[KernelTime, ...]
     diagnostics: tuple[Diagnostic, ...]
 
@@ -55,20 +58,19 @@ def analyse_rank(
         mode: device or host time.
         attribution: how rows are given to steps.
     """
-    clipped = partition_steps(rank, events, windows, Attribution.CLIP)
+    times, launches = device_times(events), find_launches(events)
+    partition = clipped = clip_steps(rank, events, times, windows, launches)
     diagnostics = [*_unknown_steps(file, clipped)]
-    partition = clipped
     if mode is Mode.DEVICE:
-        launched = partition_steps(rank, events, windows, Attribution.LAUNCH)
+        launched = launch_steps(rank, events, times, windows, launches)
         partition = launched if attribution is Attribution.LAUNCH else clipped
-        diagnostics += [*_attribution_differs(file, clipped, launched, attribution), *_unlinked_rows(file, events)]
-    summaries = [
-        summarise_rank([p for p in partition if p.device == time.device], outside_steps_ns(time, windows))
-        for time in device_times(events)
-    ]
+        diagnostics += _attribution_differs(file, clipped, launched, attribution)
+        diagnostics += _unlinked_rows(file, int((on_device(events) & ~launches.linked).sum()))
     return RankAnalysis(
         partition=partition,
-        summaries=tuple(summary for summary in summaries if summary is not None),
+        exposed={time.device: time.exposed for time in times},
+        outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
+        collectives=collective_rows(rank, events, windows, launches),
         top_kernels=tuple(_top_kernels(rank, events)),
         diagnostics=tuple(diagnostics),
     )
@@ -124,8 +126,7 @@ def _attribution_differs(
     ]
 
 
-def _unlinked_rows(file: str, events: pa.Table) -> list[Diagnostic]:
-    count = num_unlinked(events)
+def _unlinked_rows(file: str, count: int) -> list[Diagnostic]:
     if not count:
         return []
     return [

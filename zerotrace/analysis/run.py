@@ -16,13 +16,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, unmatched
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
-from zerotrace.analysis.verdict import judge
+from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_files, find_candidates
 from zerotrace.ingest.rank import ingest_rank
-from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepWindow, TraceSource
-from zerotrace.schema import HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS
+from zerotrace.model import (
+    Analysis,
+    Attribution,
+    Diagnostic,
+    Level,
+    Mode,
+    RunManifest,
+    StepPartition,
+    StepWindow,
+    TraceSource,
+)
+from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
@@ -32,6 +43,7 @@ from zerotrace.store import (
     read_events,
     read_manifest,
     write_analysis,
+    write_arrow,
     write_events,
     write_table,
 )
@@ -109,7 +121,10 @@ def analyze(
     manifest = read_manifest(_run_folder(inputs))
     with new_folder(target, replace=options.force, is_ours=ANALYSIS_FILE) as folder:
         results, skipped = _read_ranks(candidates, folder, options, progress)
-        analysis = _assemble(_run_name(inputs), results, skipped, manifest, options, wanted)
+        meeting = meet([result.analysis for result in results])
+        analysis = _assemble(_run_name(inputs), results, skipped, meeting, manifest, options, wanted)
+        if meeting is not None:
+            write_arrow(folder, COLLECTIVES, collectives_table(meeting))
         write_table(folder, STEPS, analysis.windows)
         write_table(folder, PARTITION, analysis.partition)
         if options.hta:
@@ -202,12 +217,19 @@ def _assemble(
     run_name: str,
     results: Sequence[_RankResult],
     skipped: Sequence[Diagnostic],
+    meeting: Meeting | None,
     manifest: RunManifest | None,
     options: AnalyzeOptions,
     described: dict[str, object],
 ) -> Analysis:
     mode = _common_mode(results)
-    summaries = tuple(summary for result in results for summary in result.analysis.summaries)
+    partition = [_split(result.analysis, meeting) for result in results]
+    summaries = tuple(
+        summary
+        for result, parts in zip(results, partition)
+        for device, outside_ns in result.analysis.outside_steps_ns.items()
+        if (summary := summarise_rank([p for p in parts if p.device == device], outside_ns)) is not None
+    )
     if not summaries:
         raise TraceError(
             "no step window holds a device row",
@@ -215,6 +237,7 @@ def _assemble(
             hint="the device activities of all steps were lost, or the steps were profiled without them",
         )
     found = [*skipped, *(note for result in results for note in result.diagnostics), *_missing_ranks(results)]
+    found += unmatched(meeting) if meeting is not None else ()
     return Analysis(
         zerotrace_version=VERSION,
         run_name=run_name,
@@ -222,7 +245,7 @@ def _assemble(
         attribution=options.attribution,
         sources=tuple(result.source for result in results),
         windows=tuple(window for result in results for window in result.windows),
-        partition=tuple(part for result in results for part in result.analysis.partition),
+        partition=tuple(part for parts in partition for part in parts),
         ranks=summaries,
         verdict=judge(summaries, mode, manifest),
         top_kernels=tuple(kernel for result in results for kernel in result.analysis.top_kernels),
@@ -230,6 +253,10 @@ def _assemble(
         manifest=manifest,
         options=described,
     )
+
+
+def _split(analysis: RankAnalysis, meeting: Meeting | None) -> tuple[StepPartition, ...]:
+    return analysis.partition if meeting is None else split_waiting(analysis, meeting)
 
 
 def _common_mode(results: Sequence[_RankResult]) -> Mode:

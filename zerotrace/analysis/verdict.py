@@ -30,9 +30,13 @@ def summarise_rank(parts: Sequence[StepPartition], outside_steps_ns: int) -> Ran
         overlapped_ns=_mean(known, lambda p: p.overlapped_ns),
         exposed_ns=_mean(known, lambda p: p.exposed_ns),
         copy_only_ns=_mean(known, lambda p: p.copy_only_ns),
-        idle_ns=_mean(known, lambda p: p.idle_ns) if known[0].idle_ns is not None else None,
+        idle_ns=_mean_if_known(known, lambda p: p.idle_ns),
         overlap_ratio=_total(known, lambda p: p.overlapped_ns) / comm if comm else None,
         outside_steps_ns=outside_steps_ns,
+        exposed_transfer_ns=_mean_if_known(known, lambda p: p.exposed_transfer_ns),
+        exposed_wait_ns=_mean_if_known(known, lambda p: p.exposed_wait_ns),
+        blocking_ns=_mean_if_known(known, lambda p: p.blocking_ns),
+        host_bound_ns=_mean_if_known(known, lambda p: p.host_bound_ns),
     )
 
 
@@ -57,6 +61,10 @@ def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None
         idle_ns=_spread(r.idle_ns for r in ranks),
         peak_bytes=_spread(r.peak_bytes for r in manifest.ranks) if manifest else None,
         resident_bytes=_spread(r.resident_bytes for r in manifest.ranks) if manifest else None,
+        exposed_transfer_ns=_spread(r.exposed_transfer_ns for r in ranks),
+        exposed_wait_ns=_spread(r.exposed_wait_ns for r in ranks),
+        blocking_ns=_spread(r.blocking_ns for r in ranks),
+        host_bound_ns=_spread(r.host_bound_ns for r in ranks),
         headline=_headline(ranks, mode),
     )
 
@@ -68,28 +76,36 @@ def unprofiled_step_ns(ranks: Sequence[RankRecord]) -> float | None:
 
 
 def _headline(ranks: Sequence[RankSummary], mode: Mode) -> str:
+    """What takes the largest part of the step, and what faster communication could win of it."""
     worker = "devices" if mode is Mode.DEVICE else "host's threads"
-    share = {
-        "idle": fmean((r.idle_ns or 0) / r.span_ns for r in ranks),
-        "exposed": fmean(r.exposed_ns / r.span_ns for r in ranks),
-        "compute": fmean(r.compute_ns / r.span_ns for r in ranks),
+    shares = {
+        f"Host-bound: the {worker} wait for the host to launch work for": _share(ranks, lambda r: r.host_bound_ns),
+        f"The {worker} do nothing for": _share(ranks, lambda r: (r.idle_ns or 0) - (r.host_bound_ns or 0)),
+        "Ranks wait for each other, with no compute meanwhile, for": _share(ranks, lambda r: r.exposed_wait_ns),
+        "Communication that no compute hides takes": _share(ranks, lambda r: r.exposed_ns - (r.exposed_wait_ns or 0)),
+        "Compute fills": _share(ranks, lambda r: r.compute_ns),
     }
-    first = {
-        "idle": f"The {worker} do nothing for {format_ratio(share['idle'])} of the step.",
-        "exposed": f"Communication that no compute hides takes {format_ratio(share['exposed'])} of the step.",
-        "compute": f"Compute fills {format_ratio(share['compute'])} of the step.",
-    }[max(share, key=lambda name: share[name])]
-    return f"{first} {_communication(ranks)}"
+    words, share = max(shares.items(), key=lambda item: item[1])
+    return f"{words} {format_ratio(share)} of the step. {_communication(ranks)}"
 
 
 def _communication(ranks: Sequence[RankSummary]) -> str:
-    comm = sum(r.comm_ns for r in ranks)
-    if not comm:
+    if not sum(r.comm_ns for r in ranks):
         return "There is no communication."
-    hidden = sum(r.overlapped_ns for r in ranks) / comm
-    low, high = min(r.exposed_ns for r in ranks), max(r.exposed_ns for r in ranks)
-    exposed = format_ns(low) if format_ns(low) == format_ns(high) else f"{format_ns(low)} to {format_ns(high)}"
+    worst = max(ranks, key=lambda r: r.exposed_ns)
+    if worst.blocking_ns is not None:
+        most = max(r.blocking_ns or 0 for r in ranks)
+        return f"Communication holds compute back for {format_ns(most)} of {format_ns(worst.span_ns)} at most."
+    hidden = sum(r.overlapped_ns for r in ranks) / sum(r.comm_ns for r in ranks)
+    low = format_ns(min(r.exposed_ns for r in ranks))
+    high = format_ns(worst.exposed_ns)
+    exposed = low if low == high else f"{low} to {high}"
     return f"{format_ratio(hidden)} of the communication is hidden, {exposed} a step is exposed."
+
+
+def _share(ranks: Sequence[RankSummary], figure: Callable[[RankSummary], float | None]) -> float:
+    """Mean over ranks of a figure's part of the step."""
+    return fmean((figure(rank) or 0) / rank.span_ns for rank in ranks)
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:
@@ -103,3 +119,7 @@ def _total(parts: Sequence[StepPartition], figure: Callable[[StepPartition], int
 
 def _mean(parts: Sequence[StepPartition], figure: Callable[[StepPartition], int | None]) -> float:
     return _total(parts, figure) / len(parts)
+
+
+def _mean_if_known(parts: Sequence[StepPartition], figure: Callable[[StepPartition], int | None]) -> float | None:
+    return None if any(figure(part) is None for part in parts) else _mean(parts, figure)

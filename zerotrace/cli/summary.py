@@ -42,10 +42,12 @@ def _described(analysis: Analysis) -> str:
 def _ranks_table(analysis: Analysis) -> Table:
     unit = "device" if analysis.mode is Mode.DEVICE else "host"
     table = Table(
-        caption=f"mean step, {unit} time; overlap is the hidden part of comm", caption_justify="left", box=None
+        caption=f"mean step, {unit} time; wait is part of exposed, overlap the hidden part of comm",
+        caption_justify="left",
+        box=None,
     )
     table.add_column("rank", justify="right")
-    for name in ("step", "compute", "exposed", "copy", "idle", "overlap"):
+    for name in ("step", "compute", "exposed", "wait", "idle", "overlap"):
         table.add_column(name, justify="right")
     ranks = analysis.ranks
     shown = ranks if len(ranks) <= _MAX_RANKS else sorted(ranks, key=lambda r: -r.exposed_ns)[:_MAX_RANKS]
@@ -68,7 +70,7 @@ def _figures(summary: RankSummary) -> list[str]:
         format_ns(summary.span_ns),
         share(summary.compute_ns),
         share(summary.exposed_ns),
-        format_ns(summary.copy_only_ns),
+        format_ns(summary.exposed_wait_ns),
         share(summary.idle_ns),
         format_ratio(summary.overlap_ratio),
     ]

@@ -10,22 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotrace.model import STEP_ALL, Analysis, Attribution
+from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode
 from zerotrace.report.embed import printable
 from zerotrace.units import NS_PER_MS, format_ns, format_ratio
 
 MAX_RANKS_WITH_STEPS = 16
 MAX_STEP_BARS = 64
 MAX_BARS = 256
-"""Seven marks a bar at most: 256 bars stay under 3,000 SVG marks."""
-
-_LEGEND = (
-    ("compute", "compute"),
-    ("overlapped", "of it, hiding communication"),
-    ("exposed", "exposed communication"),
-    ("copy", "copy only"),
-    ("idle", "idle"),
-)
+"""Nine marks a bar at most: 256 bars stay under 3,000 SVG marks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +35,8 @@ class StepBar:
     exposed_ns: float | None
     copy_only_ns: float | None
     idle_ns: float | None
+    exposed_wait_ns: float | None
+    host_bound_ns: float | None
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,8 @@ class StepFigure:
     """The figure of section 2 with its words."""
 
     caption: str
+    roles: tuple[tuple[str, str], ...]
+    """Role and name of each colour, in the order in which they stand in a bar."""
     bars: tuple[StepBar, ...]
     figure: dict[str, Any]
 
@@ -89,7 +85,20 @@ def step_figure(analysis: Analysis) -> StepFigure:
             f"Each bar is the mean step of one rank: the {MAX_BARS} of {len(bars)} ranks with the most exposed "
             "communication; the table below has all of them."
         )
-    return StepFigure(caption=caption, bars=tuple(bars), figure=_bar_figure(shown))
+    roles = _roles(analysis)
+    return StepFigure(caption=caption, roles=roles, bars=tuple(bars), figure=_bar_figure(shown, roles))
+
+
+def _roles(analysis: Analysis) -> tuple[tuple[str, str], ...]:
+    """The parts that this analysis tells apart."""
+    waits = any(part.exposed_wait_ns is not None for part in analysis.partition)
+    hosts = any(part.host_bound_ns is not None for part in analysis.partition)
+    roles = [("compute", "compute"), ("overlapped", "of it, hiding communication")]
+    roles.append(("exposed", "exposed transfer" if waits else "exposed communication"))
+    roles += [("waiting", "waiting for a rank")] if waits else []
+    roles += [("copy", "copy only")] if analysis.mode is Mode.DEVICE else []
+    roles += [("host", "idle: host not there yet"), ("idle", "idle: other")] if hosts else [("idle", "idle")]
+    return tuple(roles)
 
 
 def _ranks(analysis: Analysis) -> list[int]:
@@ -109,6 +118,8 @@ def _single_bars(analysis: Analysis, devices: dict[int, int]) -> list[StepBar]:
             exposed_ns=p.exposed_ns,
             copy_only_ns=p.copy_only_ns,
             idle_ns=p.idle_ns,
+            exposed_wait_ns=p.exposed_wait_ns,
+            host_bound_ns=p.host_bound_ns,
         )
         for p in analysis.partition
     ]
@@ -127,18 +138,20 @@ def _mean_bars(analysis: Analysis, devices: dict[int, int]) -> list[StepBar]:
             exposed_ns=r.exposed_ns,
             copy_only_ns=r.copy_only_ns,
             idle_ns=r.idle_ns,
+            exposed_wait_ns=r.exposed_wait_ns,
+            host_bound_ns=r.host_bound_ns,
         )
         for r in analysis.ranks
     ]
 
 
-def _bar_figure(bars: Sequence[StepBar]) -> dict[str, Any]:
+def _bar_figure(bars: Sequence[StepBar], roles: Sequence[tuple[str, str]]) -> dict[str, Any]:
     positions = _positions(bars)
     dense = len(bars) > 24
     widest = max((bar.span_ns for bar in bars), default=1) / NS_PER_MS
     known = [(bar, y) for bar, y in zip(bars, positions, strict=True) if bar.compute_ns is not None]
     unknown = [(bar, y) for bar, y in zip(bars, positions, strict=True) if bar.compute_ns is None]
-    traces = [_role_trace(role, name, known, widest) for role, name in _LEGEND]
+    traces = [_role_trace(role, name, known, widest) for role, name in roles]
     if unknown:
         traces.append(_unknown_trace(unknown))
     traces.append(_total_trace(bars, positions))
@@ -211,12 +224,16 @@ def _segment(role: str, bar: StepBar) -> tuple[float, float]:
     """Start and length of one part of a bar, in ns."""
     compute, exposed = bar.compute_ns or 0, bar.exposed_ns or 0
     copy, overlapped = bar.copy_only_ns or 0, bar.overlapped_ns or 0
+    wait, host = bar.exposed_wait_ns or 0, bar.host_bound_ns or 0
+    busy = compute + exposed + copy
     return {
         "compute": (0, compute),
         "overlapped": (compute - overlapped, overlapped),
-        "exposed": (compute, exposed),
+        "exposed": (compute, exposed - wait),
+        "waiting": (compute + exposed - wait, wait),
         "copy": (compute + exposed, copy),
-        "idle": (compute + exposed + copy, bar.idle_ns or 0),
+        "host": (busy, host),
+        "idle": (busy + host, (bar.idle_ns or 0) - host),
     }[role]
 
 

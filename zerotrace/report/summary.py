@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Diagnostic, Level, Mode, Spread
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
@@ -107,7 +107,7 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
     return (
         _step_tile(analysis),
         _time_tile("compute", "Compute", verdict.compute_ns, verdict.span_ns, silent),
-        _time_tile("exposed", "Exposed comm", verdict.exposed_ns, verdict.span_ns, silent),
+        _exposed_tile(analysis, silent),
         _overlap_tile(analysis, silent),
         _time_tile("idle", "Idle", verdict.idle_ns, verdict.span_ns, "not defined by launch" if by_launch else silent),
         _memory_tile(analysis),
@@ -183,6 +183,17 @@ def _time_tile(key: str, label: str, time: Spread | None, span: Spread | None, r
         numbers=_spread_numbers(f"{key}-ns", time),
         dilated=True,
     )
+
+
+def _exposed_tile(analysis: Analysis, silent: str) -> Tile:
+    verdict = analysis.verdict
+    tile = _time_tile("exposed", "Exposed comm", verdict.exposed_ns, verdict.span_ns, silent)
+    transfer, wait = verdict.exposed_transfer_ns, verdict.exposed_wait_ns
+    if transfer is None or wait is None:
+        return tile
+    note = f"{format_spread(transfer, format_ns)} transfer, {format_spread(wait, format_ns)} waiting for a rank"
+    numbers = _spread_numbers("exposed-transfer-ns", transfer) + _spread_numbers("exposed-wait-ns", wait)
+    return replace(tile, note=note, numbers=tile.numbers + numbers)
 
 
 def _overlap_tile(analysis: Analysis, silent: str) -> Tile:

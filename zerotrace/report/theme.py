@@ -27,13 +27,18 @@ class Theme:
     compute: str
     overlapped: str
     exposed: str
+    waiting: str
+    """Waiting for a rank is exposed, too: a paler fill inside an outline in ``exposed``."""
     copy: str
     idle: str
     idle_fill: str
     """Idle time is drawn as an outline in ``idle`` around this paler fill: it is the absence of work."""
+    idle_other: str
+    """The same for idle time that is not the host's doing: still paler."""
     on_compute: str
     """Text on a bar of compute; likewise below."""
     on_exposed: str
+    on_waiting: str
     on_copy: str
     on_idle: str
     hatch: str
@@ -57,11 +62,14 @@ LIGHT = Theme(
     compute="#2143ad",
     overlapped="#519f5d",
     exposed="#c58219",
+    waiting="#ecc98f",
     copy="#6f3a73",
     idle="#8e9196",
-    idle_fill="#e4e6eb",
+    idle_fill="#d7dae1",
+    idle_other="#f3f4f7",
     on_compute="#ffffff",
     on_exposed="#1c1204",
+    on_waiting="#1c1204",
     on_copy="#ffffff",
     on_idle="#2c3038",
     hatch="#f3dcb4",
@@ -81,11 +89,14 @@ DARK = Theme(
     compute="#688fff",
     overlapped="#4affa3",
     exposed="#eb6f29",
+    waiting="#7a4325",
     copy="#e1daf7",
     idle="#646a72",
-    idle_fill="#2a2f37",
+    idle_fill="#353b45",
+    idle_other="#1e222a",
     on_compute="#0a0c10",
     on_exposed="#0a0c10",
+    on_waiting="#ffffff",
     on_copy="#0a0c10",
     on_idle="#d5d9e0",
     hatch="#8a3a0d",

@@ -34,7 +34,7 @@ function layoutWith(colours, layout) {
 }
 
 const textOn = (colours, role) =>
-  ({ compute: colours.on_compute, overlapped: colours.on_exposed, exposed: colours.on_exposed, copy: colours.on_copy, idle: colours.on_idle })[role];
+  ({ compute: colours.on_compute, overlapped: colours.on_exposed, exposed: colours.on_exposed, waiting: colours.on_waiting, host: colours.on_idle, copy: colours.on_copy, idle: colours.on_idle })[role];
 
 /** plotly reads a little HTML in its texts; names from traces are shown, not read. */
 function plotlyText(text) {
@@ -51,7 +51,9 @@ function paintBars(traces, colours) {
       return { ...trace, marker, textfont: { color: colours.muted } };
     }
     const marker = { color: colours[role], line: { width: 0 } };
-    if (role === "idle") Object.assign(marker, { color: colours.idle_fill, line: { color: colours.idle, width: 1 } });
+    if (role === "host") Object.assign(marker, { color: colours.idle_fill, line: { color: colours.idle, width: 1 } });
+    if (role === "idle") Object.assign(marker, { color: colours.idle_other, line: { color: colours.idle, width: 1 } });
+    if (role === "waiting") marker.line = { color: colours.exposed, width: 1 };
     if (role === "exposed") marker.pattern = { shape: "/", size: 7, solidity: 0.14, fillmode: "overlay", bgcolor: colours.exposed, fgcolor: colours.hatch };
     return { ...trace, marker, textfont: { color: textOn(colours, role), size: 11.5 } };
   });

@@ -1,0 +1,123 @@
+"""Why time is lost: what holds compute back while communication is exposed, and what idle time waits for.
+
+    exposed = blocking_queued + blocking_sync + shadow
+    idle    = host_bound + stalled + tail + unlinked
+
+Both are sets of instants, so each part is an :class:`Intervals` (or a length) and the sums close to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerotrace.intervals import Int64Array, Intervals
+from zerotrace.model import StepWindow
+from zerotrace.tables import BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceRows:
+    """The rows of one device and their launches, sorted by start. All columns have one entry a row.
+
+    Attributes:
+        start: start of the row.
+        is_compute: whether it is a compute kernel.
+        launch_end: when its launch call returned.
+        launch_thread: which thread launched it; -1 if that is not in the trace.
+    """
+
+    start: Int64Array
+    is_compute: BoolArray
+    launch_end: Int64Array
+    launch_thread: Int64Array
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Exposed communication by what a faster collective would win.
+
+    At each instant the next compute kernel to start decides. *queued*: its launch call had returned, so the device
+    was held back; *sync*: it had not, and its thread was inside a synchronising call, so the host waited for the
+    device; what is in neither is *shadow*: the host was busy elsewhere, and a faster collective wins nothing.
+    """
+
+    queued: Intervals
+    sync: Intervals
+
+
+@dataclass(frozen=True)
+class IdleCauses:
+    """The idle time of one step by cause, nanoseconds.
+
+    In a gap before the device row that starts at its end, whose launch call returned at L: up to L the device was
+    *host_bound*, after L *stalled* (launched, but held back by dependencies or queue). *tail* is what follows the
+    window's last row, *unlinked* the gaps before rows without a launch in the trace.
+    """
+
+    host_bound_ns: int
+    stalled_ns: int
+    tail_ns: int
+    unlinked_ns: int
+
+
+def blocking(exposed: Intervals, rows: DeviceRows, sync_calls: tuple[Intervals, ...]) -> Blocking:
+    """Tells for each exposed instant whether a faster collective would have let compute start earlier.
+
+    Args:
+        exposed: communication of the device with no compute beside it.
+        rows: rows of the same device.
+        sync_calls: when each launching thread is inside a synchronising call.
+    """
+    kernel_start = rows.start[rows.is_compute]
+    launch_end, thread = rows.launch_end[rows.is_compute], rows.launch_thread[rows.is_compute]
+    starts, ends = _cut(exposed, kernel_start)
+    following = np.searchsorted(kernel_start, starts, side="right")
+    known = following < kernel_start.size
+    known[known] = thread[following[known]] >= 0
+    starts, ends, following = starts[known], ends[known], following[known]
+    launched = np.clip(launch_end[following], starts, ends)
+    queued = Intervals.union(launched, ends)
+    sync = Intervals.empty()
+    for i, calls in enumerate(sync_calls):
+        mine = thread[following] == i
+        sync |= Intervals.union(starts[mine], launched[mine]) & calls
+    return Blocking(queued, sync)
+
+
+def idle_causes(busy: Intervals, rows: DeviceRows, window: StepWindow) -> IdleCauses:
+    """Splits the idle time of one step on one device.
+
+    Args:
+        busy: the device's busy time.
+        rows: rows of the same device.
+        window: the step.
+    """
+    gaps = Intervals.single(window.start_ns, window.end_ns) - busy.clip(window.start_ns, window.end_ns)
+    is_tail = gaps.ends == window.end_ns
+    tail = int((gaps.ends - gaps.starts)[is_tail].sum())
+    start, end = gaps.starts[~is_tail], gaps.ends[~is_tail]
+    never = np.iinfo(np.int64).max
+    row_start, first = np.unique(rows.start, return_index=True)
+    returned = np.where(rows.launch_thread >= 0, rows.launch_end, never)
+    earliest = np.minimum.reduceat(returned, first) if first.size else returned
+    launched = earliest[np.searchsorted(row_start, end)] if end.size else end
+    linked = launched != never
+    host_bound = np.clip(launched - start, 0, end - start)[linked]
+    return IdleCauses(
+        host_bound_ns=int(host_bound.sum()),
+        stalled_ns=int((end - start)[linked].sum() - host_bound.sum()),
+        tail_ns=tail,
+        unlinked_ns=int((end - start)[~linked].sum()),
+    )
+
+
+def _cut(intervals: Intervals, points: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Starts and ends of the members, cut at the points that lie inside of them."""
+    member = np.searchsorted(intervals.starts, points, side="right") - 1
+    inside = member >= 0
+    inside[inside] = points[inside] > intervals.starts[member[inside]]
+    inside[inside] = points[inside] < intervals.ends[member[inside]]
+    cuts = np.unique(points[inside])
+    return np.sort(np.concatenate((intervals.starts, cuts))), np.sort(np.concatenate((intervals.ends, cuts)))
