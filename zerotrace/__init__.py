@@ -1,4 +1,4 @@
-"""zerotrace: where a ZeRO training step's time, memory and bytes really go."""
+"""zerotrace: where a ZeRO training step's time really goes."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ class Verdict:
     unprofiled_step_ns: float | None
     """Median over the timed steps of the slowest rank's step time; ``None`` without a manifest."""
     dilation_ratio: float | None
-    """Median over ranks of the mean profiled step / unprofiled step."""
+    """Median profiled step / median unprofiled step, both of the slowest rank and by its own clock."""
     span_ns: Spread | None
     compute_ns: Spread | None
     exposed_ns: Spread | None
@@ -392,7 +392,11 @@ class Analysis:
     diagnostics: tuple[Diagnostic, ...]
     hta: HtaReport | None = None
     manifest: RunManifest | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digest of every file that was looked at, the manifest included, by its name within the run."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``zerotrace analyze`` that change what is written."""
+    outputs: tuple[str, ...] = ()
+    """Files that were written beside this one."""
     elapsed_s: float | None = None
     """Wall-clock seconds that the analysis took."""

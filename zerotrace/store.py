@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ MANIFEST_FILE = "manifest.json"
 ANALYSIS_FOLDER = "analysis"
 ANALYSIS_FILE = "analysis.json"
 REPORT_FILE = "report.html"
+_EVENTS_PART = "part-0.parquet"
 
 _Stored = TypeVar("_Stored", RunManifest, Analysis)
 
@@ -63,7 +65,8 @@ def analysis_folder(folder: Path) -> Path:
 
 def read_table(folder: Path, schema: TableSchema) -> pa.Table:
     """One of the small tables (steps, partition) of an analysis folder."""
-    return pq.read_table(folder / f"{schema.name}.parquet")
+    with (folder / f"{schema.name}.parquet").open("rb") as stream:
+        return pq.read_table(stream)
 
 
 def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
@@ -75,23 +78,23 @@ def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tupl
     """
     ranks = sorted(int(path.name.removeprefix("rank=")) for path in (folder / EVENTS.name).glob("rank=*"))
     for rank in ranks:
-        # The reader would otherwise add the folder's rank as a column of its own.
-        yield rank, pq.read_table(events_file(folder, rank), columns=columns, partitioning=None)
+        # an open file: pyarrow takes no path that is not UTF-8, and would add the folder's rank as a column
+        with events_file(folder, rank).open("rb") as stream:
+            yield rank, pq.read_table(stream, columns=columns)
 
 
-def write_events(folder: Path, rank: int, table: pa.Table) -> None:
-    """Writes one rank's events.
-
-    Raises:
-        StoreError: ``duplicate_rank`` if that rank's events are there already.
-    """
-    path = events_file(folder, rank)
+def write_events(folder: Path, number: int, table: pa.Table) -> None:
+    """Writes the events of the ``number``-th trace, before it is known whether its rank is its own."""
+    path = _unnamed_events(folder, number)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("xb") as stream:
-            _write_parquet(table, stream)
-    except FileExistsError as error:
-        raise StoreError(f"two traces claim rank {rank}", code="duplicate_rank", hint=_DUPLICATE_HINT) from error
+    path.mkdir()
+    with (path / _EVENTS_PART).open("xb") as stream:
+        _write_parquet(table, stream)
+
+
+def name_events(folder: Path, number: int, rank: int) -> None:
+    """Gives the events of the ``number``-th trace their final place, that of their rank."""
+    _unnamed_events(folder, number).rename(events_file(folder, rank).parent)
 
 
 def write_table(folder: Path, schema: TableSchema, rows: Iterable[object]) -> None:
@@ -115,46 +118,84 @@ def write_analysis(folder: Path, analysis: Analysis) -> None:
 
 def events_file(folder: Path, rank: int) -> Path:
     """Where one rank's events lie."""
-    return folder / EVENTS.name / f"rank={rank}" / "part-0.parquet"
+    return folder / EVENTS.name / f"rank={rank}" / _EVENTS_PART
 
 
 @contextmanager
-def new_folder(target: Path, *, replace: bool, is_ours: str) -> Iterator[Path]:
+def new_folder(target: Path, *, replace: bool, is_ours: str, reason: str | None = None) -> Iterator[Path]:
     """A folder to fill, which takes its final name only when the block ends well.
 
-    A killed run leaves the old folder whole and a hidden one beside it, never half a result.
+    A killed run leaves the old folder whole and a hidden one beside it, never half a result; the next run removes
+    the hidden one.
 
     Args:
         target: final path; its parent is created.
         replace: whether a folder of that name may be replaced.
         is_ours: a file that shows that an old folder was written by zerotrace; no other folder is ever replaced.
+        reason: why an old folder does not do, for the message.
 
     Raises:
         StoreError: ``exists`` if it may not be replaced, ``not_writable`` if the system refuses.
     """
-    if target.exists() and not (replace and (target / is_ours).is_file()):
-        hint = "give --force to replace it" if (target / is_ours).is_file() else "it holds something else"
-        raise StoreError(f"{target} exists already", code="exists", hint=f"{hint}, or --out for another folder")
+    _refuse_existing(target, replace=replace, ours=(target / is_ours).is_file(), reason=reason)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+        _sweep(target)
+        staging = Path(tempfile.mkdtemp(prefix=_staging_prefix(target), dir=target.parent))
     except OSError as error:
         raise StoreError(
             f"{target.parent}: cannot be written: {error.strerror}",
             code="not_writable",
             hint="give --out for another folder",
         ) from error
+    lock = os.open(staging, os.O_RDONLY)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         staging.chmod(0o777 & ~_umask())
         yield staging
         _put_in_place(staging, target)
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error}", code="not_writable") from error
     finally:
+        os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
 
 
-_DUPLICATE_HINT = "keep one file a rank in the folder; copies and traces of other runs belong elsewhere"
+def _refuse_existing(target: Path, *, replace: bool, ours: bool, reason: str | None) -> None:
+    if not target.exists() or (replace and ours):
+        return
+    if ours:
+        raise StoreError(
+            f"{target} exists already, and {reason or 'holds another result'}",
+            code="exists",
+            hint="give --force to replace it, or --out for another folder",
+        )
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    raise StoreError(
+        f"{target} exists already, and is no result of zerotrace", code="exists", hint="give --out for another folder"
+    )
+
+
+def _sweep(target: Path) -> None:
+    """Removes what killed runs have left beside ``target``: hidden folders that nobody holds any more."""
+    for left in target.parent.glob(f"{_staging_prefix(target)}*"):
+        lock = os.open(left, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue  # a run at work
+        finally:
+            os.close(lock)
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _staging_prefix(target: Path) -> str:
+    return f".{target.name}.partial-"
+
+
+def _unnamed_events(folder: Path, number: int) -> Path:
+    return folder / EVENTS.name / f"trace={number}"
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:
@@ -162,8 +203,8 @@ def _nulls_first(value: Any) -> tuple[bool, Any]:
 
 
 def _put_in_place(staging: Path, target: Path) -> None:
-    if not target.exists():
-        staging.rename(target)
+    if not target.exists() or not any(target.iterdir()):
+        staging.rename(target)  # the system replaces an empty folder
         return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
     target.rename(old / "was")
@@ -187,9 +228,12 @@ def _write_parquet(table: pa.Table, stream: object) -> None:
 def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
     noun = path.stem
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=_Versioned)
-    except msgspec.DecodeError as error:
-        raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint="capture or analyze again") from error
+        text = path.read_bytes()
+        stored = msgspec.json.decode(text, type=_Versioned)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}", code="unreadable") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
     if stored.schema_version.split(".")[0] != version.split(".")[0]:
         raise StoreError(
             f"{path}: version {stored.schema_version} of the format, this zerotrace reads {version}",
@@ -197,9 +241,15 @@ def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
             hint="use the zerotrace that wrote it, or write it again with this one",
         )
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint="capture or analyze again") from error
+        raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
+
+
+_AGAIN = {
+    "manifest": "capture again, or move the file away to analyse the traces alone",
+    "analysis": "analyze again with --force",
+}
 
 
 class _Versioned(msgspec.Struct):

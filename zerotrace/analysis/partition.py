@@ -114,9 +114,7 @@ def split_exposed(part: StepPartition, exposed: Intervals, transferring: Interva
     here = exposed.clip(part.start_ns, part.start_ns + part.span_ns)
     transfer = (here & transferring).length
     split = replace(part, exposed_transfer_ns=transfer, exposed_wait_ns=(here - transferring).length)
-    assert split.exposed_transfer_ns is not None
-    assert split.exposed_wait_ns is not None
-    assert split.exposed_ns == split.exposed_transfer_ns + split.exposed_wait_ns, split
+    _assert_sum(split, "exposed_ns", "exposed_transfer_ns", "exposed_wait_ns")
     return split
 
 
@@ -187,7 +185,9 @@ def _with_causes(
 
 
 def _assert_sum(part: StepPartition, whole: str, *pieces: str) -> None:
-    assert getattr(part, whole) == sum(getattr(part, piece) for piece in pieces), part
+    # not an assert statement: it must hold under python -O too
+    if getattr(part, whole) != sum(getattr(part, piece) for piece in pieces):
+        raise AssertionError(f"{whole} is not the sum of {', '.join(pieces)}: {part}")
 
 
 def _assert_closes(part: StepPartition) -> None:
@@ -206,9 +206,7 @@ def _by_launch(
             if not len(own.busy):
                 yield _unknown(rank, time.device, window)
                 continue
-            overlapped, exposed = own.comm & time.compute, own.comm - time.compute
-            assert own.comm.length == overlapped.length + exposed.length
-            yield StepPartition(
+            found = StepPartition(
                 rank=rank,
                 device=time.device,
                 step=window.step,
@@ -216,11 +214,13 @@ def _by_launch(
                 span_ns=window.span_ns,
                 compute_ns=own.compute.length,
                 comm_ns=own.comm.length,
-                overlapped_ns=overlapped.length,
-                exposed_ns=exposed.length,
+                overlapped_ns=(own.comm & time.compute).length,
+                exposed_ns=(own.comm - time.compute).length,
                 copy_only_ns=(own.copy - (time.compute | time.comm)).length,
                 idle_ns=None,
             )
+            _assert_sum(found, "comm_ns", "overlapped_ns", "exposed_ns")
+            yield found
 
 
 def _unknown(rank: int, device: int | None, window: StepWindow) -> StepPartition:

@@ -48,11 +48,12 @@ def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None
         mode: whether the figures are device time or host time.
         manifest: gives the unprofiled step and the memory gauges; ``None`` if there is none.
     """
-    unprofiled = unprofiled_step_ns(manifest.ranks) if manifest else None
+    unprofiled = slowest_step_ns(manifest.ranks, WindowKind.TIMED) if manifest else None
+    profiled = slowest_step_ns(manifest.ranks, WindowKind.PROFILED) if manifest else None
     span = _spread(r.span_ns for r in ranks)
     return Verdict(
         unprofiled_step_ns=unprofiled,
-        dilation_ratio=span.median / unprofiled if span and unprofiled else None,
+        dilation_ratio=profiled / unprofiled if profiled and unprofiled else None,
         span_ns=span,
         compute_ns=_spread(r.compute_ns for r in ranks),
         exposed_ns=_spread(r.exposed_ns for r in ranks),
@@ -69,24 +70,27 @@ def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None
     )
 
 
-def unprofiled_step_ns(ranks: Sequence[RankRecord]) -> float | None:
-    """Median over the timed steps of the slowest rank's step time; ``None`` without a timed window."""
-    timed = [w.step_ns for rank in ranks for w in rank.windows if w.kind is WindowKind.TIMED and w.step_ns]
-    return float(median(max(step) for step in zip(*timed))) if timed else None
+def slowest_step_ns(ranks: Sequence[RankRecord], kind: WindowKind) -> float | None:
+    """Median over a window's steps of the slowest rank's step time; ``None`` where the window has no step."""
+    found = [w.step_ns for rank in ranks for w in rank.windows if w.kind is kind and w.step_ns]
+    return float(median(max(step) for step in zip(*found))) if found else None
 
 
 def _headline(ranks: Sequence[RankSummary], mode: Mode) -> str:
     """What takes the largest part of the step, and what faster communication could win of it."""
     worker = "devices" if mode is Mode.DEVICE else "host's threads"
-    shares = {
-        f"Host-bound: the {worker} wait for the host to launch work for": _share(ranks, lambda r: r.host_bound_ns),
-        f"The {worker} do nothing for": _share(ranks, lambda r: (r.idle_ns or 0) - (r.host_bound_ns or 0)),
-        "Ranks wait for each other, with no compute meanwhile, for": _share(ranks, lambda r: r.exposed_wait_ns),
-        "Communication that no compute hides takes": _share(ranks, lambda r: r.exposed_ns - (r.exposed_wait_ns or 0)),
-        "Compute fills": _share(ranks, lambda r: r.compute_ns),
+    parts: dict[str, Callable[[RankSummary], float | None]] = {
+        f"Host-bound: the {worker} wait for the host to launch work for": lambda r: r.host_bound_ns,
+        f"The {worker} do nothing for": lambda r: (r.idle_ns or 0) - (r.host_bound_ns or 0),
+        "Ranks wait for each other, with no compute meanwhile, for": lambda r: r.exposed_wait_ns,
+        "Communication that no compute hides takes": lambda r: r.exposed_ns - (r.exposed_wait_ns or 0),
+        "Compute fills": lambda r: r.compute_ns,
     }
-    words, share = max(shares.items(), key=lambda item: item[1])
-    return f"{words} {format_ratio(share)} of the step. {_communication(ranks)}"
+    shares = {words: [(figure(r) or 0) / r.span_ns for r in ranks] for words, figure in parts.items()}
+    words = max(shares, key=lambda words: fmean(shares[words]))
+    low, high = (f"{100 * share(shares[words]):.0f}" for share in (min, max))
+    percent = f"{low} %" if low == high else f"{low} to {high} %"
+    return f"{words} {percent} of the profiled step. {_communication(ranks)}"
 
 
 def _communication(ranks: Sequence[RankSummary]) -> str:
@@ -101,11 +105,6 @@ def _communication(ranks: Sequence[RankSummary]) -> str:
     high = format_ns(worst.exposed_ns)
     exposed = low if low == high else f"{low} to {high}"
     return f"{format_ratio(hidden)} of the communication is hidden, {exposed} a step is exposed."
-
-
-def _share(ranks: Sequence[RankSummary], figure: Callable[[RankSummary], float | None]) -> float:
-    """Mean over ranks of a figure's part of the step."""
-    return fmean((figure(rank) or 0) / rank.span_ns for rank in ranks)
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:

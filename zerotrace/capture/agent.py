@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from zerotrace.capture.processes import die_with_parent
+from zerotrace.lifetime import die_with_parent
 
 if __name__ == "__main__":
     # torchrun ends its workers when it is told to terminate.

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import psutil
 
 from zerotrace.capture.handoff import SESSION_VARIABLE
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(sig: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent dies, however that dies. Linux only."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
-    if os.getppid() != parent:
-        # It died between the two calls.
-        os.kill(os.getpid(), sig)
 
 
 def find_processes(root: int, session_file: Path) -> list[psutil.Process]:

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from zerotrace.capture.failure import STACK_SIGNAL
 from zerotrace.capture.handoff import SessionPlan
-from zerotrace.capture.processes import die_with_parent
 from zerotrace.capture.progress import FAILED, ProgressWriter, read_progress
+from zerotrace.lifetime import die_with_parent
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import click
 
 from zerotrace.cli.analyze import analyze
 from zerotrace.cli.capture import capture
-from zerotrace.cli.terminal import printable
+from zerotrace.cli.terminal import accept_any_encoding, printable
 from zerotrace.errors import ZerotraceError
 from zerotrace.version import VERSION
 
@@ -18,6 +18,7 @@ class _Commands(click.Group):
     """Turns expected failures into one message: what was found, what was expected, what to do."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        accept_any_encoding()
         try:
             return super().invoke(ctx)
         except ZerotraceError as error:
@@ -37,7 +38,7 @@ class _Commands(click.Group):
 @click.option("-v", "--verbose", count=True, help="-vv shows the traceback of an expected failure.")
 @click.version_option(VERSION, prog_name="zerotrace")
 def main(verbose: int) -> None:
-    """Where a ZeRO training step's time, memory and bytes really go."""
+    """Where a ZeRO training step's time really goes."""
 
 
 main.add_command(analyze)

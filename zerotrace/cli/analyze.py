@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
 
 import click
+
+from zerotrace.cli.terminal import end_in_order
 
 
 @click.command(epilog="Example: zerotrace analyze traces/stage3")
@@ -39,6 +42,9 @@ def analyze(
     Reads the Kineto trace of every rank in DIR (gzip or plain JSON), and writes Parquet tables, analysis.json and
     report.html.
     """
+    # Linear algebra is never used, and starting its threads takes longer than importing the rest of numpy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    end_in_order()
     from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
     from zerotrace.model import Attribution

@@ -33,7 +33,8 @@ def _described(analysis: Analysis) -> str:
     manifest = analysis.manifest
     num_events = sum(source.num_events for source in analysis.sources)
     num_ranks, num_steps = len(analysis.sources), len({part.step for part in analysis.partition})
-    read = f"{format_count(num_events)} events, {num_ranks} ranks, {num_steps} steps"
+    counts = ((num_events, "event"), (num_ranks, "rank"), (num_steps, "step"))
+    read = ", ".join(f"{format_count(count)} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     if manifest is None:
         return read
     return f"ZeRO-{manifest.stage}, {manifest.model.name}, {manifest.world_size} × {manifest.device} · {read}"
@@ -42,7 +43,7 @@ def _described(analysis: Analysis) -> str:
 def _ranks_table(analysis: Analysis) -> Table:
     unit = "device" if analysis.mode is Mode.DEVICE else "host"
     table = Table(
-        caption=f"mean step, {unit} time; wait is part of exposed, overlap the hidden part of comm",
+        caption=f"mean step, {unit} time; wait is part of exposed, overlap of comm",
         caption_justify="left",
         box=None,
     )
@@ -80,7 +81,8 @@ def _unprofiled(analysis: Analysis) -> Text:
     verdict = analysis.verdict
     line = f"Unprofiled step {format_ns(verdict.unprofiled_step_ns)}"
     if verdict.dilation_ratio is not None:
-        line += f"; the profiler dilates it {verdict.dilation_ratio:.2f} ×"
+        words = "the profiler dilates it" if verdict.dilation_ratio >= 1 else "profiled no longer, within noise:"
+        line += f"; {words} {verdict.dilation_ratio:.2f} ×"
     if verdict.peak_bytes is not None and verdict.resident_bytes is not None:
         line += f"; resident {format_bytes(verdict.resident_bytes.max)}, peak {format_bytes(verdict.peak_bytes.max)}"
     return Text(line + ".")

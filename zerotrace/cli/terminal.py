@@ -1,6 +1,28 @@
-"""Text that may come from a trace or a file name, made harmless for a terminal."""
+"""The terminal, whatever it is: an encoding that lacks signs, names that move cursors, signals that end us."""
 
 from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+
+def accept_any_encoding() -> None:
+    """Spells out what the encoding of stdout or stderr lacks (``µ`` in ASCII), in place of failing on it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def end_in_order() -> None:
+    """Turns SIGTERM and SIGHUP into an orderly exit, so that what is half done is removed."""
+
+    def leave(sig: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + sig)
+
+    for sig in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, leave)
 
 
 def printable(text: str) -> str:

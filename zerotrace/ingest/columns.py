@@ -86,13 +86,11 @@ class Ints:
         if None in values:
             rows = np.array([row for row, value in enumerate(values) if value is not None], dtype=np.int64)
             return cls.of([value for value in values if value is not None]).spread(len(values), rows)
-        try:
-            numbers = np.array(values)
-        except (ValueError, OverflowError):
-            numbers = np.empty(0, dtype=object)
-        # only a list of nothing but int64 becomes an array of them
-        if numbers.dtype == np.int64 and numbers.shape == (len(values),):
-            return cls(numbers, np.ones(numbers.size, dtype=bool))
+        if set(map(type, values)) <= {int}:
+            try:
+                return cls(np.array(values, dtype=np.int64), np.ones(len(values), dtype=bool))
+            except OverflowError:
+                pass  # some number is beyond int64
         known = [as_int(value) for value in values]
         present = np.array([value is not None for value in known], dtype=bool)
         return cls(np.array([value or 0 for value in known], dtype=np.int64), present)

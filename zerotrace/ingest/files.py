@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +20,11 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _SNIFF_BYTES = 4096
+
+# What writers call a file that they have not finished, and editors one that was.
+_UNFINISHED = (".tmp", ".partial", ".bak", ".orig", "~")
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 #: Files that zerotrace itself writes beside the traces.
 OWN_FILES = frozenset({"manifest.json"})
@@ -60,10 +66,7 @@ def read_trace_bytes(path: Path) -> tuple[bytes, str]:
     Raises:
         TraceError: ``unreadable`` if the system refuses, ``trace_truncated`` or ``gzip_invalid`` for broken gzip.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path.name}: cannot be read: {error.strerror}", code="unreadable") from error
+    data = _read_file(path)
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     if not data.startswith(_GZIP_MAGIC):
         return data, digest
@@ -71,17 +74,49 @@ def read_trace_bytes(path: Path) -> tuple[bytes, str]:
         return _gunzip(data), digest
     except EOFError as error:
         raise TraceError(
-            f"{path.name}: truncated: the gzip stream ends after {len(data)} bytes without its end mark",
+            f"{name_of(path)}: truncated: the gzip stream ends after {len(data)} bytes without its end mark",
             code="trace_truncated",
             hint="the writer was stopped before it finished; capture this rank again",
         ) from error
     except _BadGzipError as error:
-        raise TraceError(f"{path.name}: not a sound gzip file: {error}", code="gzip_invalid") from error
+        raise TraceError(f"{name_of(path)}: not a sound gzip file: {error}", code="gzip_invalid") from error
 
 
-def digest_files(paths: Iterable[Path]) -> dict[str, str]:
-    """Digest of each file, by file name; the same digest as :func:`read_trace_bytes` gives."""
-    return {path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths}
+def digest_file(path: Path) -> str:
+    """The digest of a file as it lies on disk, as :func:`read_trace_bytes` gives it.
+
+    Raises:
+        TraceError: ``unreadable`` if the system refuses.
+    """
+    return hashlib.blake2b(_read_file(path), digest_size=16).hexdigest()
+
+
+def is_named_as_rank(path: Path) -> bool:
+    """Whether the name says that the file is a rank's trace: ``rank_3.json``, ``worker3.pt.trace.json.gz``."""
+    return rank_in_name(path) is not None
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file name states, if it states one."""
+    found = _RANK_IN_NAME.search(path.name)
+    return int(found[1]) if found else None
+
+
+def name_of(path: Path) -> str:
+    """The file name, for messages and tables."""
+    return printable_name(Path(path.name))
+
+
+def printable_name(path: Path) -> str:
+    """The path as text that any encoding can hold; bytes that are no UTF-8 are spelled out."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{name_of(path)}: cannot be read: {error.strerror}", code="unreadable") from error
 
 
 def _gunzip(data: bytes) -> bytes:
@@ -97,7 +132,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def _may_be_trace(path: Path) -> bool:
-    if path.name.startswith(".") or path.name in OWN_FILES or not path.is_file():
+    if path.name.startswith(".") or path.name in OWN_FILES or path.name.endswith(_UNFINISHED) or not path.is_file():
         return False
     try:
         with path.open("rb") as stream:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, Union
 import msgspec
 
 from zerotrace.errors import TraceError
+from zerotrace.ingest.files import name_of
 from zerotrace.ingest.repair import repair_json
 from zerotrace.model import Diagnostic, Level
 
@@ -94,7 +95,7 @@ class _EventTimes(msgspec.Struct, gc=False):
 
 
 class _TimesDocument(msgspec.Struct, gc=False):
-    traceEvents: list[_EventTimes]  # noqa: N815
+    traceEvents: list[msgspec.Raw]  # noqa: N815
 
 
 def decode_document(data: bytes, path: Path) -> tuple[Document, bytes, list[Diagnostic]]:
@@ -119,9 +120,9 @@ def decode_document(data: bytes, path: Path) -> tuple[Document, bytes, list[Diag
         _refuse_hopeless(text, path, error)
     text, repairs = repair_json(text)
     for repair in repairs:
-        message = f"{path.name}: {repair.count} {repair.what} replaced; times are untouched"
+        message = f"{name_of(path)}: {repair.count} {repair.what} replaced; times are untouched"
         notes.append(
-            Diagnostic(code=repair.code, level=Level.WARNING, file=path.name, count=repair.count, message=message)
+            Diagnostic(code=repair.code, level=Level.WARNING, file=name_of(path), count=repair.count, message=message)
         )
     try:
         return _decode(text, path), text, notes
@@ -132,32 +133,53 @@ def decode_document(data: bytes, path: Path) -> tuple[Document, bytes, list[Diag
 def decode_times_as_text(data: bytes) -> list[tuple[str, str]]:
     """``(ts, dur)`` of each event as the decimal text of the file, for times that float64 cannot hold."""
     document = msgspec.json.decode(data, type=_TimesDocument)
-    return [(bytes(e.ts).decode().strip('"'), bytes(e.dur).decode().strip('"')) for e in document.traceEvents]
+    return [_times_of(entry) for entry in document.traceEvents]
+
+
+def _times_of(entry: msgspec.Raw) -> tuple[str, str]:
+    try:
+        times = msgspec.json.decode(entry, type=_EventTimes)
+    except msgspec.ValidationError:
+        return "", ""
+    return bytes(times.ts).decode().strip('"'), bytes(times.dur).decode().strip('"')
 
 
 def _decode(text: bytes, path: Path) -> Document:
-    if _first_byte(text) == b"[":
+    if _first_byte(text) == b"[" and _is_list_of_events(text):
         raise TraceError(
-            f"{path.name}: a list of events without metadata: a legacy trace, not written by Kineto",
+            f"{name_of(path)}: a list of events without metadata: a legacy trace, not written by Kineto",
             code="unsupported_legacy_trace",
             hint="it has no streams, categories or ranks; capture with torch.profiler of torch >= 1.8.1 (Kineto)",
         )
     try:
         document = msgspec.json.decode(text, type=Document)
+    except RecursionError as error:
+        raise TraceError(f"{name_of(path)}: JSON nested too deeply to be a trace", code="json_invalid") from error
     except msgspec.ValidationError:
         document = _decode_loosely(text, path)
     if document.traceEvents is None:
-        raise TraceError(f"{path.name}: JSON without traceEvents, so no trace", code="not_a_trace")
+        raise TraceError(f"{name_of(path)}: JSON without traceEvents, so no trace", code="not_a_trace")
     return document
+
+
+def _is_list_of_events(text: bytes) -> bool:
+    """Whether this is what torch wrote before Kineto, and not just any list or a log line in brackets."""
+    try:
+        entries = msgspec.json.decode(text, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bool(entries) and "ph" in entries[0]
 
 
 def _decode_loosely(text: bytes, path: Path) -> Document:
     """Decodes a trace some of whose entries are malformed; those become ``None``, as other phases do."""
     try:
         loose = msgspec.json.decode(text, type=_LooseDocument)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
+        if _TRACE_EVENTS_KEY not in text:
+            raise TraceError(f"{name_of(path)}: JSON of another kind, no trace", code="not_a_trace") from error
         raise TraceError(
-            f"{path.name}: traceEvents is not a list of events: {error}",
+            f"{name_of(path)}: traceEvents is not a list of events: {error}",
             code="json_invalid",
             hint="this is not the JSON that torch.profiler writes",
         ) from error
@@ -176,8 +198,10 @@ def _event_or_blank(entry: Any) -> Event | None:
 
 def _refuse_hopeless(text: bytes, path: Path, error: msgspec.DecodeError) -> None:
     """Raises for text that no repair can turn into a trace."""
+    if not text.strip(b"\0 \r\n\t"):
+        raise TraceError(f"{name_of(path)}: empty", code="not_a_trace") from error
     if _first_byte(text) != b"{" or _TRACE_EVENTS_KEY not in text:
-        raise TraceError(f"{path.name}: no JSON trace: {error}", code="not_a_trace") from error
+        raise TraceError(f"{name_of(path)}: no JSON trace: {error}", code="not_a_trace") from error
     if "truncated" in str(error):
         raise _truncated(text, path) from error
 
@@ -193,7 +217,7 @@ def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
     place = re.search(r"\(byte (\d+)\)", str(error))
     offset = int(place[1]) if place else 0
     return TraceError(
-        f"{path.name}: invalid JSON at byte offset {offset}: {re.sub(r' .byte .*', '', str(error))}",
+        f"{name_of(path)}: invalid JSON at byte offset {offset}: {re.sub(r' .byte .*', '', str(error))}",
         code="json_invalid",
         hint="nothing of this file was used; look at the text around that offset, or capture this rank again",
     )
@@ -201,7 +225,7 @@ def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
 
 def _truncated(text: bytes, path: Path) -> TraceError:
     return TraceError(
-        f"{path.name}: truncated: the JSON ends at byte {len(text)} inside a value",
+        f"{name_of(path)}: truncated: the JSON ends at byte {len(text)} inside a value",
         code="trace_truncated",
         hint="the writer was stopped before it finished; capture this rank again",
     )

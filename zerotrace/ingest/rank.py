@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,14 @@ import pyarrow as pa
 from zerotrace.errors import TraceError
 from zerotrace.ingest.classify import ANNOTATION_CATS, RUNTIME_CATS
 from zerotrace.ingest.columns import Texts, as_int
-from zerotrace.ingest.files import read_trace_bytes
+from zerotrace.ingest.files import name_of, rank_in_name, read_trace_bytes
 from zerotrace.ingest.kineto import Document, decode_document
 from zerotrace.ingest.rows import EventRows, pick_rows
-from zerotrace.ingest.steps import outermost_windows, step_number, whole_trace_window
+from zerotrace.ingest.steps import doubtful_windows, outermost_windows, step_number, whole_trace_window
 from zerotrace.ingest.table import collectives_of, event_table, num_without_device, row_categories
 from zerotrace.model import Diagnostic, Level, Mode, StepWindow, TraceSource
 
-_RANK_IN_NAME = re.compile(r"(?:rank|worker)[_\-.]?(\d+)", re.IGNORECASE)
+_MAX_RANK = (1 << 31) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ def ingest_rank(path: Path) -> RankTrace:
     diagnostics += _device_unknown(rows, path)
     info = _distributed(document)
     source = TraceSource(
-        file=path.name,
+        file=name_of(path),
         rank=rank,
         num_bytes=path.stat().st_size,
         digest=digest,
@@ -77,20 +76,22 @@ def _distributed(document: Document) -> Mapping[str, Any]:
 
 
 def _rank_of(document: Document, path: Path) -> tuple[int, list[Diagnostic]]:
-    rank = as_int(_distributed(document).get("rank"))
+    stated = _distributed(document).get("rank")
+    rank = as_int(stated)
     if rank is not None and rank >= 0:
+        if rank > _MAX_RANK:
+            raise TraceError(f"{name_of(path)}: claims to be rank {rank}", code="rank_invalid")
         return rank, []
-    in_name = _RANK_IN_NAME.search(path.name)
-    rank = int(in_name[1]) if in_name else 0
-    taken = "from the file name" if in_name else "as 0: the file name has no rank either"
+    in_name = rank_in_name(path)
+    taken = "from the file name" if in_name is not None else "as 0: the file name has no rank either"
     note = Diagnostic(
         code="no_distributed_info",
         level=Level.WARNING,
-        file=path.name,
-        message=f"{path.name}: no distributedInfo; rank taken {taken}: {rank}",
+        file=name_of(path),
+        message=f"{name_of(path)}: no distributedInfo; rank taken {taken}: {in_name or 0}",
         hint="start the profiler after init_process_group",
     )
-    return rank, [note]
+    return in_name or 0, [note]
 
 
 def _mode_of(document: Document, rows: EventRows, path: Path) -> Mode:
@@ -99,7 +100,7 @@ def _mode_of(document: Document, rows: EventRows, path: Path) -> Mode:
         return Mode.DEVICE
     if not len(rows):
         raise TraceError(
-            f"{path.name}: no activity was recorded",
+            f"{name_of(path)}: no activity was recorded",
             code="empty_trace",
             hint="the profiler's schedule never became active, or the trace was exported after its cycle: "
             "check schedule(...) and on_trace_ready",
@@ -111,12 +112,12 @@ def _mode_of(document: Document, rows: EventRows, path: Path) -> Mode:
     num_launches = int((calls & rows.names.where(lambda name: "launch" in name.lower())).sum())
     if num_launches:
         raise TraceError(
-            f"{path.name}: no device events, though {num_launches} launches were recorded",
+            f"{name_of(path)}: no device events, though {num_launches} launches were recorded",
             code="no_device_events",
             hint="another CUPTI client (a profiler, a monitor) may have held the device; end it and capture again",
         )
     raise TraceError(
-        f"{path.name}: no device events and no gloo collectives among {len(rows)} host events",
+        f"{name_of(path)}: no device events and no gloo collectives among {len(rows)} host events",
         code="no_device_events",
         hint="profile with ProfilerActivity.CUDA, or run on gloo so that the host's time can be taken apart",
     )
@@ -126,8 +127,8 @@ def _device_unknown(rows: EventRows, path: Path) -> list[Diagnostic]:
     count = num_without_device(rows)
     if not count:
         return []
-    message = f"{path.name}: {count} device rows name no device; taken to be on device 0"
-    return [Diagnostic(code="device_unknown", level=Level.WARNING, file=path.name, count=count, message=message)]
+    message = f"{name_of(path)}: {count} device rows name no device; taken to be on device 0"
+    return [Diagnostic(code="device_unknown", level=Level.WARNING, file=name_of(path), count=count, message=message)]
 
 
 def _windows(
@@ -143,19 +144,20 @@ def _windows(
             marks.append((step, int(rows.start_ns[row]), int(end_ns[row])))
     windows = outermost_windows(rank, marks)
     if windows:
+        diagnostics += doubtful_windows(windows, marks, name_of(path))
         return windows
     diagnostics.append(
         Diagnostic(
             code="no_profiler_step",
             level=Level.WARNING,
-            file=path.name,
-            message=f"{path.name}: no ProfilerStep annotation; the whole trace, first to last row, is one window `all`",
+            file=name_of(path),
+            message=f"{name_of(path)}: no ProfilerStep annotation with a length; the whole trace is one window `all`",
             hint="call prof.step() after each training step, with CPU activities on",
         )
     )
     timed = category.codes >= 0
     if not timed.any():
-        raise TraceError(f"{path.name}: neither a step window nor a row to take apart", code="empty_trace")
+        raise TraceError(f"{name_of(path)}: neither a step window nor a row to take apart", code="empty_trace")
     return (whole_trace_window(rank, int(rows.start_ns[timed].min()), int(end_ns[timed].max())),)
 
 

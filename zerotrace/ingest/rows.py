@@ -10,8 +10,16 @@ import numpy as np
 
 from zerotrace.ingest.classify import DEVICE_CATS, canonical_cat
 from zerotrace.ingest.columns import Texts, as_int
+from zerotrace.ingest.files import name_of
 from zerotrace.ingest.kineto import NO_ARGS, Args, Document, Event, decode_times_as_text
-from zerotrace.ingest.times import FLOAT_EXACT_BELOW_US, floats_to_ns, text_to_ns, to_microseconds
+from zerotrace.ingest.times import (
+    FLOAT_EXACT_BELOW_US,
+    MAX_BASE_NS,
+    MAX_DURATION_US,
+    floats_to_ns,
+    text_to_ns,
+    to_microseconds,
+)
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Diagnostic, Level
 from zerotrace.tables import BoolArray
@@ -75,11 +83,24 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         args=[event.args or NO_ARGS for event in chosen],
         position=position[kept],
         cats=cats.take(kept),
-        names=Texts.of([event.name for event in chosen]),
-        start_ns=start_ns[kept] + (as_int(document.base_time_ns) or 0),
+        names=Texts.of(["" if event.name is None else event.name for event in chosen]),
+        start_ns=start_ns[kept] + _base_time(document, path, diagnostics),
         dur_ns=dur_ns[kept],
         is_device=is_device[kept],
     )
+
+
+def _base_time(document: Document, path: Path, diagnostics: list[Diagnostic]) -> int:
+    base = as_int(document.base_time_ns)
+    if base is not None and abs(base) <= MAX_BASE_NS:
+        return base
+    if document.base_time_ns is not None:
+        message = f"{name_of(path)}: baseTimeNanoseconds is no time ({str(document.base_time_ns)[:40]}); taken as 0"
+        hint = "the ranks' clocks cannot be told apart from it; nothing within this rank changes"
+        diagnostics.append(
+            Diagnostic(code="base_time_invalid", level=Level.WARNING, file=name_of(path), message=message, hint=hint)
+        )
+    return 0
 
 
 def _exact_times(
@@ -88,13 +109,16 @@ def _exact_times(
     """Start and duration in nanoseconds, relative to the base, and which of them are numbers at all."""
     ts = to_microseconds([event.ts for event in events])
     dur = to_microseconds([event.dur for event in events])
-    sound = ~(np.isnan(ts) | np.isnan(dur))
+    sound = ~(np.isnan(ts) | np.isnan(dur) | (dur > MAX_DURATION_US))
     ts[~sound] = dur[~sound] = 0.0
     if ts.size and max(np.abs(ts).max(), np.abs(dur).max()) >= FLOAT_EXACT_BELOW_US:
         texts = decode_times_as_text(text)
         exact = np.zeros((2, ts.size), dtype=np.int64)
         for row in np.flatnonzero(sound).tolist():
-            exact[:, row] = [text_to_ns(number) for number in texts[int(position[row])]]
+            try:
+                exact[:, row] = [text_to_ns(number) for number in texts[int(position[row])]]
+            except ValueError:
+                sound[row] = False
         return exact[0], exact[1], sound
     return floats_to_ns(ts), floats_to_ns(dur), sound
 
@@ -109,8 +133,8 @@ def _report_dropped(
         Diagnostic(
             code="events_dropped",
             level=Level.WARNING,
-            file=path.name,
+            file=name_of(path),
             count=num_device + num_host,
-            message=f"{path.name}: {num_device} device rows and {num_host} host events with {fault} dropped",
+            message=f"{name_of(path)}: {num_device} device rows and {num_host} host events with {fault} dropped",
         )
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from zerotrace.intervals import Int64Array
-from zerotrace.model import STEP_ALL, StepWindow
+from zerotrace.model import STEP_ALL, Diagnostic, Level, StepWindow
 
 _PROFILER_STEP = re.compile(r"^ProfilerStep\s*#\s*(\d{1,9})$")
 
@@ -40,6 +41,41 @@ def outermost_windows(rank: int, marks: Iterable[tuple[int, int, int]]) -> tuple
             longest[step] = (start, end)
     windows = [StepWindow(rank=rank, step=step, start_ns=a, end_ns=b) for step, (a, b) in longest.items() if b > a]
     return tuple(sorted(windows, key=lambda window: window.start_ns))
+
+
+def doubtful_windows(
+    windows: Sequence[StepWindow], marks: Iterable[tuple[int, int, int]], file: str
+) -> Iterator[Diagnostic]:
+    """What is odd about step windows: one step annotated in two places, or windows that share time.
+
+    Args:
+        windows: as :func:`outermost_windows` gives them.
+        marks: what they were made of.
+        file: name of the trace, for messages.
+    """
+    kept = {window.step: window for window in windows}
+    apart = sorted({s for s, a, b in marks if s in kept and (b <= kept[s].start_ns or a >= kept[s].end_ns)})
+    if apart:
+        yield Diagnostic(
+            code="step_annotated_twice",
+            level=Level.WARNING,
+            file=file,
+            count=len(apart),
+            message=f"{file}: ProfilerStep {', '.join(map(str, apart[:8]))} is annotated more than once, apart from "
+            "each other; the longest window of each number counts, the others are left out",
+            hint="the step counter was restarted, or two cycles of the profiler's schedule share one trace",
+        )
+    shared = [later.step for first, later in pairwise(windows) if later.start_ns < first.end_ns]
+    if shared:
+        yield Diagnostic(
+            code="steps_overlap",
+            level=Level.WARNING,
+            file=file,
+            count=len(shared),
+            message=f"{file}: step windows overlap (step {', '.join(map(str, shared[:8]))} begins before the one "
+            "ahead of it ends): device time there counts in both",
+            hint="open one ProfilerStep at a time",
+        )
 
 
 def whole_trace_window(rank: int, start_ns: int, end_ns: int) -> StepWindow:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.ingest.classify import NOT_COLLECTIVES, device_category, host_category
-from zerotrace.ingest.columns import Ints, Texts
-from zerotrace.ingest.kineto import UNKNOWN_ID, Args
+from zerotrace.ingest.columns import Ints, Texts, as_int
+from zerotrace.ingest.kineto import UNKNOWN_ID, Args, Event
 from zerotrace.ingest.rows import EventRows
 from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array
@@ -21,6 +21,8 @@ from zerotrace.tables import BoolArray
 
 _COLLECTIVE_TEXTS = ("collective", "group_name", "group_ranks", "dtype")
 _COLLECTIVE_INTS = ("group_size", "seq", "in_elements", "out_elements", "src_rank", "dst_rank")
+
+_MAX_DEVICE = (1 << 31) - 1
 
 # Synchronisation rows name a device and a stream too; they are no device time, but say who waits for whom.
 _SYNC_CAT = "cuda_sync"
@@ -92,7 +94,16 @@ def event_table(
 def num_without_device(rows: EventRows) -> int:
     """Device rows that name no device in any way."""
     pairs = [(rows.events[row], rows.args[row]) for row in np.flatnonzero(rows.is_device).tolist()]
-    return int((~Ints.of([event.pid if args.device is None else args.device for event, args in pairs]).present).sum())
+    return int((~_has_device(pairs)).sum())
+
+
+def _stated_devices(pairs: Sequence[tuple[Event, Args]]) -> Ints:
+    return Ints.of([event.pid if args.device is None else args.device for event, args in pairs])
+
+
+def _has_device(pairs: Sequence[tuple[Event, Args]]) -> BoolArray:
+    stated = _stated_devices(pairs)
+    return np.asarray(stated.present & (np.abs(stated.values) <= _MAX_DEVICE), dtype=bool)
 
 
 def _by_distinct_name(
@@ -140,9 +151,8 @@ def _sparse_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -
 def _lane_columns(rows: EventRows, place: Int64Array) -> dict[str, Texts | Ints]:
     """Device and stream of the rows at ``place``. Old traces name them by pid and ``tid: "stream 7"`` alone."""
     pairs = [(rows.events[row], rows.args[row]) for row in place.tolist()]
-    device = Ints.of([event.pid if args.device is None else args.device for event, args in pairs])
     # A process drives one device as a rule; `device_unknown` says where a row was given to device 0 for that reason.
-    device = Ints(device.values, np.ones(len(pairs), dtype=bool))
+    device = Ints(np.where(_has_device(pairs), _stated_devices(pairs).values, 0), np.ones(len(pairs), dtype=bool))
     stream = Ints.of([_number_in(event.tid) if args.stream is None else args.stream for event, args in pairs])
     return {"device": device.spread(len(rows), place), "stream": stream.spread(len(rows), place)}
 
@@ -154,7 +164,7 @@ def _threads(rows: EventRows) -> Ints:
 
 def _external_ids(rows: EventRows) -> Ints:
     ids = Ints.of([args.external_id for args in rows.args]).without(UNKNOWN_ID)
-    return ids if ids.present.any() else Ints.of([args.legacy_external_id for args in rows.args]).without(UNKNOWN_ID)
+    return ids if ids.present.all() else Ints.of([_external_id(args) for args in rows.args]).without(UNKNOWN_ID)
 
 
 def _sort_order(columns: Mapping[str, Texts | Ints]) -> Int64Array:
@@ -180,11 +190,13 @@ def _text(texts: Texts, code: int) -> str:
 
 
 def _is_collective(args: Args) -> bool:
-    return isinstance(args.collective, str) and args.collective not in NOT_COLLECTIVES
+    return isinstance(args.collective, str) and bool(args.collective) and args.collective not in NOT_COLLECTIVES
 
 
-def _external_id(args: Args) -> Any:
-    return args.legacy_external_id if args.external_id == UNKNOWN_ID else args.external_id
+def _external_id(args: Args) -> int:
+    """The id under today's or the old spelling; :data:`UNKNOWN_ID` where it is no number."""
+    stated = args.legacy_external_id if args.external_id == UNKNOWN_ID else args.external_id
+    return stated if type(stated) is int else UNKNOWN_ID if (number := as_int(stated)) is None else number
 
 
 def _number_in(value: Any) -> int | None:

@@ -14,8 +14,11 @@ from zerotrace.intervals import Int64Array
 #: A float64 resolves a thousandth up to here (its spacing is below 0.001); Kineto's relative times stay below.
 FLOAT_EXACT_BELOW_US = float(1 << 43)
 
-#: Nothing real lies further from the epoch than this (year 2260 in microseconds); int64 nanoseconds hold it.
-MAX_US = float(1 << 53)
+#: Nothing real lies further from the epoch than this (year 2041), and nothing lasts longer than a year. Together with
+#: the base, times within these limits never leave int64 nanoseconds.
+MAX_US = float(1 << 51)
+MAX_DURATION_US = 366 * 86400e6
+MAX_BASE_NS = 1 << 62
 
 
 def floats_to_ns(microseconds: npt.NDArray[np.float64]) -> Int64Array:
@@ -60,6 +63,8 @@ def to_microseconds(values: Sequence[Any]) -> npt.NDArray[np.float64]:
         # One pass in C for the usual case; bool and None would slip through as numbers or NaN, which is harmless.
         numbers = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
+        numbers = np.fromiter((_number(value) for value in values), np.float64, len(values))
+    if numbers.shape != (len(values),):  # lists in the place of numbers
         numbers = np.fromiter((_number(value) for value in values), np.float64, len(values))
     numbers[~(np.abs(numbers) <= MAX_US)] = np.nan
     return numbers

@@ -1,0 +1,158 @@
+"""Every rank's trace to an event table and the figures of that rank, in processes of their own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from zerotrace.analysis.rank import RankAnalysis, analyse_rank
+from zerotrace.errors import TraceError
+from zerotrace.ingest.files import is_named_as_rank, name_of, printable_name
+from zerotrace.ingest.rank import ingest_rank
+from zerotrace.lifetime import die_with_parent
+from zerotrace.model import Attribution, Diagnostic, Level, Mode, StepWindow, TraceSource
+from zerotrace.store import name_events, write_events
+
+# What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
+# rank's may be anything: it is skipped, and that is said.
+_NO_TRACE = frozenset({"not_a_trace", "unsupported_legacy_trace", "empty_trace"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReading:
+    """One rank's trace, read and taken apart."""
+
+    source: TraceSource
+    mode: Mode
+    windows: tuple[StepWindow, ...]
+    analysis: RankAnalysis
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class _Skipped:
+    diagnostic: Diagnostic
+
+
+def read_ranks(
+    candidates: Sequence[Path],
+    folder: Path,
+    attribution: Attribution,
+    jobs: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[list[RankReading], list[Diagnostic]]:
+    """Reads every trace and writes its event table.
+
+    Args:
+        candidates: files that could be traces.
+        folder: analysis folder to write event tables into.
+        attribution: how rows are given to steps.
+        jobs: processes that read at once; by default one a core, at most one a trace.
+        progress: is told what was read, one line at a time.
+
+    Returns:
+        The readings in the order of ranks, and what was skipped.
+
+    Raises:
+        TraceError: if there is no trace, a trace is damaged, or two traces claim one rank.
+    """
+    readings: list[RankReading] = []
+    skipped: list[Diagnostic] = []
+    placed: dict[int, str] = {}
+    for number, outcome in enumerate(_spread(candidates, folder, attribution, jobs)):
+        if isinstance(outcome, _Skipped):
+            skipped.append(outcome.diagnostic)
+            continue
+        source = outcome.source
+        if source.rank in placed:
+            raise TraceError(
+                f"{placed[source.rank]} and {source.file} both claim rank {source.rank}",
+                code="duplicate_rank",
+                hint="keep one file a rank in the folder; copies and traces of other runs belong elsewhere",
+            )
+        placed[source.rank] = source.file
+        name_events(folder, number, source.rank)
+        readings.append(outcome)
+        if progress is not None:
+            progress(f"rank {source.rank}: {source.num_events:,} events of {source.file}")
+    if not readings:
+        where = printable_name(candidates[0].parent) if candidates else "the folder"
+        found = "; ".join(note.message for note in skipped) or "there is no JSON file in it"
+        raise TraceError(
+            f"{where}: no trace found: {found}",
+            code="no_traces",
+            hint="give a folder of Kineto traces (JSON or gzip), as torch.profiler or `zerotrace capture` writes them",
+        )
+    return sorted(readings, key=lambda reading: reading.source.rank), skipped
+
+
+def _spread(
+    candidates: Sequence[Path], folder: Path, attribution: Attribution, jobs: int | None
+) -> Iterator[RankReading | _Skipped]:
+    """Reads each trace, in processes of their own where there are several."""
+    jobs = min(len(candidates), jobs or os.cpu_count() or 1)
+    work = [(path, folder, number, attribution, len(candidates) == 1) for number, path in enumerate(candidates)]
+    if jobs <= 1:
+        yield from (_read(*task) for task in work)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context(_start_method()), initializer=_begin_worker) as pool:
+        tasks = [pool.submit(_read, *task) for task in work]
+        try:
+            yield from (task.result() for task in tasks)
+        except BrokenProcessPool as error:
+            raise TraceError(
+                "a process that read a trace was ended from outside",
+                code="worker_lost",
+                hint="most often the machine ran out of memory: give --jobs 1",
+            ) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_method() -> str:
+    """How workers begin: as copies of this process where that is safe, since their imports cost a quarter second."""
+    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+
+
+def _begin_worker() -> None:
+    die_with_parent(signal.SIGKILL)
+    # Ctrl-C reaches the whole group; the parent alone decides what it means. A copy of it must not act on SIGTERM
+    # as the parent does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for sig in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, signal.SIG_DFL)
+
+
+def _read(path: Path, folder: Path, number: int, attribution: Attribution, alone: bool) -> RankReading | _Skipped:
+    # A trace makes hundreds of thousands of objects and no cycles: the collector would only walk them in vain.
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        trace = ingest_rank(path)
+    except TraceError as error:
+        if error.code in _NO_TRACE and not alone and not is_named_as_rank(path):
+            name = name_of(path)
+            return _Skipped(Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error)))
+        raise
+    finally:
+        if gc_was_on:
+            gc.enable()
+    write_events(folder, number, trace.events)
+    source = trace.source
+    analysis = analyse_rank(source.rank, source.file, trace.events, trace.windows, trace.mode, attribution)
+    return RankReading(
+        source=source,
+        mode=trace.mode,
+        windows=trace.windows,
+        analysis=analysis,
+        diagnostics=trace.diagnostics + analysis.diagnostics,
+    )

@@ -1,0 +1,80 @@
+"""Whether a result on disk is the one that is asked for: the same inputs, version and options, and nothing missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotrace.errors import StoreError
+from zerotrace.ingest.files import digest_file, printable_name
+from zerotrace.model import Analysis
+from zerotrace.store import ANALYSIS_FILE, MANIFEST_FILE, read_analysis
+from zerotrace.version import VERSION
+
+# Options that only add files: a result made without them is completed without asking.
+_ADDING = ("report", "hta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What determines a result."""
+
+    run_name: str
+    inputs: Mapping[str, str]
+    """Digest of every file that was looked at, the manifest included, by name."""
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What an existing result is to a request."""
+
+    current: Analysis | None = None
+    """The result, if it is just what is asked for."""
+    replaceable: bool = False
+    """Whether it holds a part of what is asked for and nothing else."""
+    reason: str | None = None
+    """Why it is not current."""
+
+
+def digest_inputs(run_folder: Path, candidates: Sequence[Path]) -> dict[str, str]:
+    """Digests of all candidates and of the manifest, by their names within the run.
+
+    Raises:
+        TraceError: ``unreadable`` if the system refuses.
+    """
+    files = [*candidates, run_folder / MANIFEST_FILE]
+    return {_name(path, run_folder): digest_file(path) for path in files if path.is_file()}
+
+
+def standing(target: Path, request: Request) -> Standing:
+    """Compares the result in ``target`` with what is asked for."""
+    if not (target / ANALYSIS_FILE).is_file():
+        return Standing()
+    try:
+        old = read_analysis(target)
+    except StoreError as error:
+        return Standing(reason=f"its {ANALYSIS_FILE} cannot be read ({error})")
+    if old.zerotrace_version != VERSION:
+        return Standing(reason=f"it was written by zerotrace {old.zerotrace_version}")
+    changed = [
+        name for name in sorted({*old.inputs, *request.inputs}) if old.inputs.get(name) != request.inputs.get(name)
+    ]
+    if changed or old.run_name != request.run_name:
+        what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"
+        return Standing(reason=f"it was made from other files ({what})")
+    other = {key for key in request.options if old.options.get(key) != request.options[key]}
+    if other - set(_ADDING):
+        named = ", ".join(f"{key}: {old.options.get(key)}" for key in sorted(other))
+        return Standing(reason=f"it was made with other options ({named})")
+    missing = [name for name in old.outputs if not (target / name).is_file()]
+    wants_more = any(request.options[key] and not old.options.get(key) for key in _ADDING)
+    if missing or wants_more:
+        return Standing(replaceable=True, reason="it is not complete")
+    return Standing(current=old)
+
+
+def _name(path: Path, run_folder: Path) -> str:
+    return printable_name((path.parent.resolve() / path.name).relative_to(run_folder.resolve()))
