@@ -63,4 +63,4 @@ def test_links_of_the_documentation_lead_somewhere() -> None:
 
 def test_every_make_target_of_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"make ([a-z]+)", README)) <= targets
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets

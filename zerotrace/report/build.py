@@ -20,7 +20,7 @@ from zerotrace.report import embed, figures, method, summary
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
 from zerotrace.report.theme import DARK, LIGHT
-from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+from zerotrace.units import format_bytes, format_count, format_ns
 
 # One module scope: each file uses what stands above it.
 _SCRIPTS = (
@@ -132,11 +132,12 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         ns=format_ns,
         bytes=format_bytes,
-        ratio=format_ratio,
+        percent=summary.format_percent,
         count=format_count,
-        ms=_milliseconds,
+        ms=method.milliseconds,
         printable=embed.printable,
         unbroken=_unbroken,
+        foldable=_foldable,
         role=method.kernel_role,
         printable_lines=lambda text: "\n".join(embed.printable(line) for line in text.split("\n")),
     )
@@ -150,6 +151,6 @@ def _unbroken(text: str) -> Markup:
     return Markup("").join(marked)
 
 
-def _milliseconds(value_ns: float | None) -> str:
-    """Milliseconds with three digits behind the point, thousands set apart; ``–`` for unknown."""
-    return summary.UNKNOWN if value_ns is None else f"{value_ns / 1e6:,.3f}".replace("-", "−")
+def _foldable(text: str) -> Markup:
+    """The same, but a range may go on a second line after its dash where it does not fit on one."""
+    return Markup("<wbr>").join(_unbroken(part) for part in re.split(r"(?<=\S–)(?=\S)", text))

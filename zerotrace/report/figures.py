@@ -12,7 +12,8 @@ from typing import Any
 
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode
 from zerotrace.report.embed import printable
-from zerotrace.units import NS_PER_MS, format_ns, format_ratio
+from zerotrace.report.summary import format_percent
+from zerotrace.units import NS_PER_MS, format_ns
 
 MAX_RANKS_WITH_STEPS = 16
 MAX_STEP_BARS = 64
@@ -162,7 +163,7 @@ def _bar_figure(bars: Sequence[StepBar], roles: Sequence[tuple[str, str]]) -> di
             "barmode": "overlay",
             "showlegend": False,
             "height": round(depth * (17 if dense else 30)) + 40,
-            "margin": {"l": 132, "r": 8, "t": 4, "b": 36},
+            "margin": {"l": _label_px(bars), "r": 8, "t": 4, "b": 36},
             "xaxis": {"range": [0, widest * 1.11 or 1], "fixedrange": True, "ticksuffix": " ms", "rangemode": "tozero"},
             "yaxis": {
                 "range": [depth - 0.4, -0.6],
@@ -175,6 +176,11 @@ def _bar_figure(bars: Sequence[StepBar], roles: Sequence[tuple[str, str]]) -> di
             "uniformtext": {"minsize": 11, "mode": "hide"},
         },
     }
+
+
+def _label_px(bars: Sequence[StepBar]) -> int:
+    """Room for the longest name of a bar, with 6.4 px a character at the figures' size of text."""
+    return min(240, max(64, round(6.4 * max((len(bar.label) for bar in bars), default=0)) + 14))
 
 
 def _positions(bars: Sequence[StepBar]) -> list[float]:
@@ -195,7 +201,7 @@ def _role_trace(role: str, name: str, bars: Sequence[tuple[StepBar, float]], wid
         base.append(start / NS_PER_MS)
         length.append(size / NS_PER_MS)
         text.append(_in_ms(size) if role != "overlapped" and size / NS_PER_MS > 0.02 * widest_ms else "")
-        share = format_ratio(size / bar.span_ns if bar.span_ns else None)
+        share = format_percent(size / bar.span_ns if bar.span_ns else None)
         hover.append(f"<b>{printable(bar.label)}</b><br>{name} {format_ns(size)}, {share} of the step")
     trace: dict[str, Any] = {
         "type": "bar",

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerotrace.model import Analysis, Attribution, Category, HtaOverlap, KernelTime, Mode
+from zerotrace.report.summary import UNKNOWN
+from zerotrace.units import NS_PER_MS
+
+#: Recorded variables that nobody chose for the run: a label of the container image, and what a capture on the CPU
+#: sets by itself.
+_NOT_CHOSEN = frozenset({"NCCL_VERSION", "DS_ACCELERATOR", "GLOO_SOCKET_IFNAME"})
+
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,24 @@ class HtaComparison:
         """HTA − ours; ``None`` where one is unknown."""
         return None if self.hta is None or self.ours is None else self.hta - self.ours
 
+    def text(self, value: float | None, points: bool = False) -> str:
+        """One of the values with its unit; the difference of two percentages is in points."""
+        if value is None:
+            return UNKNOWN
+        if self.unit == "ns":
+            return f"{milliseconds(value)} ms"
+        return f"{signed(f'{value:.2f}')} {'points' if points else '%'}"
+
+
+def milliseconds(value_ns: float | None) -> str:
+    """Milliseconds with three digits behind the point, thousands set apart; ``–`` for unknown."""
+    return UNKNOWN if value_ns is None else signed(f"{value_ns / NS_PER_MS:,.3f}")
+
+
+def signed(text: str) -> str:
+    """A number with a true minus sign, and with none where all its digits are zero."""
+    return text.replace("-", "−" if any(digit in text for digit in "123456789") else "")
+
 
 def definitions(mode: Mode) -> tuple[Definition, ...]:
     """The words of the page in the order in which one needs them."""
@@ -62,6 +90,7 @@ def definitions(mode: Mode) -> tuple[Definition, ...]:
         else "Operators on threads that run no gloo call, without the c10d wrappers."
     )
     nothing = "Nothing runs on the device." if device else "No operator and no gloo call runs."
+    idle_formula = "span − compute − exposed − copy only"
     return (
         Definition("step", None, "The host's annotation ProfilerStep#N: a window [start, end) on one rank."),
         Definition(
@@ -82,13 +111,15 @@ def definitions(mode: Mode) -> tuple[Definition, ...]:
             "an upper bound of what faster communication could win.",
             "exposed",
         ),
+        *_exposed_parts(device),
         Definition(
             "copy only",
             "|copy \\ (compute ∪ comm)|",
             "Copies and sets while neither compute nor communication runs.",
             "copy",
         ),
-        Definition("idle", "span − compute − exposed − copy only", nothing, "idle"),
+        Definition("idle", idle_formula, nothing, None if device else "idle"),
+        *(_idle_parts() if device else ()),
         Definition(
             "span",
             "compute + exposed + copy only + idle",
@@ -102,12 +133,74 @@ def definitions(mode: Mode) -> tuple[Definition, ...]:
         Definition(
             "dilation",
             "profiled step ÷ unprofiled step",
-            "What the profiler itself costs. Every time read from a trace contains it.",
+            "What the profiler itself costs, where it is above 1; below, the noise of the steps is larger. "
+            "Every time read from a trace contains it.",
         ),
         Definition(
             "resident, peak",
             None,
             "Memory allocated after a step, and the most during one, as the allocator counts it.",
+        ),
+    )
+
+
+def _exposed_parts(device: bool) -> tuple[Definition, ...]:
+    """Exposed time taken apart: by the other ranks, and by what the host had launched."""
+    across = (
+        Definition(
+            "exposed transfer",
+            "exposed from max(start over ranks) on",
+            "Exposed time after the last rank has entered the collective: from then on all of them move data.",
+            "exposed",
+        ),
+        Definition(
+            "waiting for a rank",
+            "exposed − exposed transfer",
+            "Exposed time before the last rank has entered the collective: faster links win nothing of it.",
+            "waiting",
+        ),
+    )
+    if not device:
+        return across
+    return (
+        *across,
+        Definition(
+            "queued",
+            "exposed ∩ [launch of the next compute kernel returned, …)",
+            "The next compute kernel has been launched already, and the collective holds it back.",
+        ),
+        Definition(
+            "sync",
+            "exposed ∩ [synchronising call) before that launch",
+            "The next compute kernel is not launched yet, because its thread stands in a call that waits for the "
+            "device.",
+        ),
+        Definition(
+            "shadow",
+            "exposed − queued − sync",
+            "The host is busy elsewhere and would launch no earlier: a faster collective wins nothing.",
+        ),
+        Definition("blocking", "queued + sync", "The part of exposed time that faster communication could win back."),
+    )
+
+
+def _idle_parts() -> tuple[Definition, ...]:
+    """Idle time taken apart: in a gap [a, b) before the row whose launch call returned at L."""
+    return (
+        Definition(
+            "host-bound",
+            "min(max(L − a, 0), b − a)",
+            "Idle until L, when the host had launched the row that ends the gap [a, b): the device waits for the host.",
+            "host",
+        ),
+        Definition(
+            "stalled", "(b − a) − host-bound", "Idle after L: launched, but held back by a dependency or the queue."
+        ),
+        Definition("tail", "window's end − last row's end", "Idle after the last row of the window."),
+        Definition(
+            "unlinked",
+            "idle − host-bound − stalled − tail",
+            "Idle before a row whose launch is not in the trace, so that its cause is unknown.",
         ),
     )
 
@@ -157,8 +250,21 @@ def _hta_rows(entry: HtaOverlap) -> tuple[HtaComparison, ...]:
 
 
 def command_text(analysis: Analysis) -> str | None:
-    """The command of the capture as one would type it."""
-    return None if analysis.manifest is None else shlex.join(analysis.manifest.command)
+    """The command of the capture as one would type it, the variables that change what is measured in front."""
+    manifest = analysis.manifest
+    if manifest is None:
+        return None
+    variables = [
+        f"{name}={shlex.quote(value)}"
+        for name, value in sorted(manifest.environment.items())
+        if name not in _NOT_CHOSEN and _SHELL_NAME.fullmatch(name)
+    ]
+    return " ".join((*variables, shlex.join(manifest.command)))
+
+
+def has_notes(rows: Sequence[HtaComparison]) -> bool:
+    """Whether any row says why HTA and we differ."""
+    return any(row.note for row in rows)
 
 
 def configuration_text(analysis: Analysis) -> str | None:

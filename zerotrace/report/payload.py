@@ -9,7 +9,8 @@ column     bytes
 start      4     difference to the start before, ns; 0xFFFFFFFF means: next value of ``big_starts``
 duration   4     ns; 0xFFFFFFFF means: next value of ``big_durations``
 name       4     index into ``names``
-lane       2     index into the group's ``lanes`` (streams of a device, threads of a host)
+lane       2, 4  index into the group's ``lanes`` (streams of a device, threads of a host); 4 bytes where the
+                 group has more than 65,536 of them
 category   1     index into :data:`~zerotrace.report.rows.CATEGORIES`
 collective 4     1 + index into ``collectives``, 0 for none; rows of category comm only
 seq        4     1 + sequence number, 0 for none; rows of category comm only
@@ -34,6 +35,7 @@ from zerotrace.report.rows import CATEGORIES, Collective, Ints, Rows, Vocabulary
 
 _ESCAPE = 0xFFFFFFFF
 _MAX_EXACT = 1 << 53
+_MAX_SHORT_LANES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def _encode_group(rows: Rows, base_ns: int, blob: _Blob) -> Group:
             "start": blob.append(np.minimum(deltas, _ESCAPE), 4),
             "duration": blob.append(np.minimum(rows.duration, _ESCAPE), 4),
             "name": blob.append(rows.name, 4),
-            "lane": blob.append(rows.lane, 2),
+            "lane": blob.append(rows.lane, 2 if len(rows.lanes) <= _MAX_SHORT_LANES else 4),
             "category": blob.append(rows.category, 1),
             "collective": blob.append(rows.collective[comm] + 1, 4),
             "seq": blob.append(rows.seq[comm], 4),

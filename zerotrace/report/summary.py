@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
-from zerotrace.model import STEP_ALL, Analysis, Attribution, Diagnostic, Level, Mode, Spread
-from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+from zerotrace.model import STEP_ALL, Analysis, Attribution, Diagnostic, Level, Mode, RankSummary, Spread
+from zerotrace.units import format_bytes, format_count, format_ns
 
 UNKNOWN = "–"
 
@@ -93,10 +94,39 @@ def trust_line(analysis: Analysis) -> str:
     verdict = analysis.verdict
     if verdict.dilation_ratio is None or verdict.unprofiled_step_ns is None:
         return "Times are those of profiled steps; how much the profiler slows them is unknown here."
-    return (
-        f"The profiler dilates this run {verdict.dilation_ratio:.2f} ×; "
-        f"without it the step takes {format_ns(verdict.unprofiled_step_ns)}."
-    )
+    unprofiled = f"without it the step takes {format_ns(verdict.unprofiled_step_ns)}"
+    if verdict.dilation_ratio < 1:
+        return (
+            f"No dilation by the profiler is measurable here: profiled steps took {verdict.dilation_ratio:.2f} × as "
+            f"long, so that noise is larger than its cost; {unprofiled}."
+        )
+    return f"The profiler dilates this run {verdict.dilation_ratio:.2f} ×; {unprofiled}."
+
+
+def tiles_line(analysis: Analysis) -> str:
+    """What the ranges of the tiles run over, and which tiles the profiler has a part in."""
+    ranges = "A range runs over the ranks' mean steps."
+    dilation = analysis.verdict.dilation_ratio
+    if dilation is None:
+        return ranges
+    read = "All but the first tile and memory are read from profiled steps"
+    if dilation < 1:
+        return f"{ranges} {read}."
+    return f"{ranges} {read}, × {dilation:.2f} as long as without the profiler."
+
+
+def format_percent(ratio: float | None) -> str:
+    """A ratio in per cent with one digit behind the point, so that figures of one column can be compared.
+
+    ``9.2 %``; ``< 0.1 %`` and ``> 99.9 %`` for what is not quite nothing or all; ``–`` for unknown.
+    """
+    if ratio is None:
+        return UNKNOWN
+    if 0 < ratio < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= ratio < 1:
+        return "> 99.9 %"
+    return f"{100 * ratio:.1f} %"
 
 
 def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
@@ -106,10 +136,16 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
     by_launch = analysis.attribution is Attribution.LAUNCH and verdict.span_ns is not None
     return (
         _step_tile(analysis),
-        _time_tile("compute", "Compute", verdict.compute_ns, verdict.span_ns, silent),
+        _time_tile("compute", "Compute", verdict.compute_ns, _shares(analysis, lambda r: r.compute_ns), silent),
         _exposed_tile(analysis, silent),
         _overlap_tile(analysis, silent),
-        _time_tile("idle", "Idle", verdict.idle_ns, verdict.span_ns, "not defined by launch" if by_launch else silent),
+        _time_tile(
+            "idle",
+            "Idle",
+            verdict.idle_ns,
+            _shares(analysis, lambda r: r.idle_ns),
+            "not defined by launch" if by_launch else silent,
+        ),
         _memory_tile(analysis),
     )
 
@@ -156,7 +192,10 @@ def _step_tile(analysis: Analysis) -> Tile:
         reason = "no capture manifest" if analysis.manifest is None else "the capture timed no unprofiled step"
         note = f"{reason}; profiled {profiled}"
         return Tile(key="step", label="Step, unprofiled", value=UNKNOWN, note=note, numbers=numbers)
-    dilation = "" if verdict.dilation_ratio is None else f", × {verdict.dilation_ratio:.2f}"
+    dilation = ""
+    if verdict.dilation_ratio is not None:
+        measurable = verdict.dilation_ratio >= 1
+        dilation = f", × {verdict.dilation_ratio:.2f}" if measurable else ", no dilation measurable"
     numbers += (("unprofiled-step-ns", verdict.unprofiled_step_ns),)
     if verdict.dilation_ratio is not None:
         numbers += (("dilation-ratio", verdict.dilation_ratio),)
@@ -166,32 +205,36 @@ def _step_tile(analysis: Analysis) -> Tile:
     )
 
 
-def _time_tile(key: str, label: str, time: Spread | None, span: Spread | None, reason: str) -> Tile:
+def _shares(analysis: Analysis, figure: Callable[[RankSummary], float | None]) -> Spread | None:
+    """Spread over ranks of ``figure / span``, each rank's time by that rank's own step."""
+    pairs = ((figure(rank), rank.span_ns) for rank in analysis.ranks)
+    shares = [time / span for time, span in pairs if time is not None and span]
+    return Spread(min=min(shares), median=median(shares), max=max(shares)) if shares else None
+
+
+def _time_tile(key: str, label: str, time: Spread | None, share: Spread | None, reason: str) -> Tile:
     if time is None:
         return Tile(key=key, label=label, value=UNKNOWN, note=reason)
-    note = "of a profiled step"
-    if span is not None and span.median:
-        share = Spread(
-            min=time.min / span.median, median=time.median / span.median, max=min(time.max / span.median, 1.0)
-        )
-        note = f"{format_spread(share, format_ratio)} of the profiled step"
+    note = "of a profiled step" if share is None else f"{format_spread(share, format_percent)} of the profiled step"
     return Tile(
         key=key,
         label=label,
         value=format_spread(time, format_ns),
         note=note,
-        numbers=_spread_numbers(f"{key}-ns", time),
+        numbers=_spread_numbers(f"{key}-ns", time) + _spread_numbers(f"{key}-share", share),
         dilated=True,
     )
 
 
 def _exposed_tile(analysis: Analysis, silent: str) -> Tile:
     verdict = analysis.verdict
-    tile = _time_tile("exposed", "Exposed comm", verdict.exposed_ns, verdict.span_ns, silent)
+    shares = _shares(analysis, lambda r: r.exposed_ns)
+    tile = _time_tile("exposed", "Exposed comm", verdict.exposed_ns, shares, silent)
     transfer, wait = verdict.exposed_transfer_ns, verdict.exposed_wait_ns
     if transfer is None or wait is None:
         return tile
-    note = f"{format_spread(transfer, format_ns)} transfer, {format_spread(wait, format_ns)} waiting for a rank"
+    parts = f"{format_spread(transfer, format_ns)} transfer, {format_spread(wait, format_ns)} waiting for a rank"
+    note = parts if shares is None else f"{format_spread(shares, format_percent)}: {parts}"
     numbers = _spread_numbers("exposed-transfer-ns", transfer) + _spread_numbers("exposed-wait-ns", wait)
     return replace(tile, note=note, numbers=tile.numbers + numbers)
 
@@ -204,7 +247,7 @@ def _overlap_tile(analysis: Analysis, silent: str) -> Tile:
     return Tile(
         key="overlap",
         label=label,
-        value=format_spread(ratio, format_ratio),
+        value=format_spread(ratio, format_percent),
         note="of communication time, under compute",
         numbers=_spread_numbers("overlap-ratio", ratio),
         dilated=True,

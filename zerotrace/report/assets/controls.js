@@ -69,6 +69,9 @@ function connectKeys(timeline) {
   });
 }
 
+/** How far a finger or a pointer may slip in a tap. */
+const TAP_PX = 6;
+
 class Pointer {
   constructor(timeline) {
     this.timeline = timeline;
@@ -84,13 +87,16 @@ class Pointer {
     const { box, view } = this.timeline;
     let drag = null;
     box.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0 || event.target.closest("button") || !this.timeline.picture) return;
+      this.#hideTip();
+      // A second finger pinches: that is the browser's to zoom the page with.
+      if (!event.isPrimary || event.button !== 0 || event.target.closest("button") || !this.timeline.picture) return;
       const pan = event.shiftKey || event.pointerType === "touch";
       drag = { x: event.clientX, time: this.#timeAt(event), pan, start: view.start, end: view.end };
       box.setPointerCapture(event.pointerId);
       this.#chooseGroup(event);
     });
     box.addEventListener("pointermove", (event) => {
+      if (!event.isPrimary) return;
       if (!drag) {
         this.#showTip(event);
         return;
@@ -98,6 +104,8 @@ class Pointer {
       this.#hideTip();
       const moved = event.clientX - drag.x;
       if (drag.pan) {
+        if (event.pointerType === "touch" && !drag.moving && Math.abs(moved) <= TAP_PX) return;
+        drag.moving = true;
         const shift = (moved / this.timeline.width) * (drag.end - drag.start);
         view.show(drag.start - shift, drag.end - shift);
       } else if (Math.abs(moved) > 3) {
@@ -105,16 +113,21 @@ class Pointer {
       }
     });
     const finish = (event) => {
-      if (!drag) return;
+      if (!drag || !event.isPrimary) return;
+      const still = event.type === "pointerup" && Math.abs(event.clientX - drag.x) <= TAP_PX;
       const [a, b] = [drag.time, this.#timeAt(event)].sort((x, y) => x - y);
       const zoomed = !drag.pan && event.type === "pointerup" && Math.abs(event.clientX - drag.x) > 3;
       drag = null;
       this.timeline.byId("brush").hidden = true;
       if (zoomed) view.show(a, b);
+      if (still && event.pointerType === "touch") this.#showTip(event);
     };
     box.addEventListener("pointerup", finish);
     box.addEventListener("pointercancel", finish);
-    box.addEventListener("pointerleave", () => this.#hideTip());
+    // A finger leaves when it is lifted: what its tap showed stays until the next touch, or until the page scrolls.
+    box.addEventListener("pointerleave", (event) => event.pointerType === "touch" || this.#hideTip());
+    document.addEventListener("pointerdown", (event) => box.contains(event.target) || this.#hideTip());
+    window.addEventListener("scroll", () => this.#hideTip(), { passive: true });
     box.addEventListener("dblclick", (event) => event.target.closest("button") || view.home());
     box.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
   }
@@ -123,9 +136,18 @@ class Pointer {
   #wheel(event) {
     const sideways = event.shiftKey ? event.deltaY || event.deltaX : Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : 0;
     if (event.ctrlKey || event.metaKey) this.timeline.view.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.006), this.#timeAt(event));
-    else if (sideways) this.timeline.view.move(sideways / this.timeline.width);
+    else if (sideways) this.#moveBy((sideways / this.timeline.width) * this.timeline.view.span);
     else return;
     event.preventDefault();
+  }
+
+  /** Moves by whole nanoseconds; what is left over counts with the next turn of the wheel. */
+  #moveBy(time) {
+    const { view } = this.timeline;
+    this.rest = (this.rest ?? 0) + time;
+    const whole = Math.trunc(this.rest);
+    this.rest -= whole;
+    view.show(view.start + whole, view.end + whole);
   }
 
   #showBrush(a, b) {
@@ -154,7 +176,7 @@ class Pointer {
   }
 
   #showTip(event) {
-    if (!this.timeline.picture || event.pointerType === "touch") return;
+    if (!this.timeline.picture) return;
     const x = event.clientX - this.timeline.box.getBoundingClientRect().left - MARGIN.l;
     const row = this.#rowAt(event);
     const lines = row && x >= 0 && x <= this.timeline.width ? describePlace(this.timeline, row.lane, this.#timeAt(event)) : null;

@@ -2,7 +2,9 @@
 
 const UNIT_PX = 5;
 const MARGIN = { l: 150, r: 12, t: 28, b: 4 };
-const MIN_WIDTH = 620;
+/** Room for the names on a telephone, where a rank has one device: the chart then needs no scrolling sideways. */
+const NARROW = { below: 560, l: 124, r: 6 };
+const MIN_WIDTH = 260;
 const PALEST = 0.16;
 const INSET_UNITS = 0.6;
 const MIN_NAME_PX = 52;

@@ -53,6 +53,32 @@ function connectDialogs() {
   }
 }
 
+/**
+ * Boxes that scroll: those that hide something say so, by a fade where it goes on and, sideways, by a line above. The
+ * fade also tells that a table goes on below, where its last row in sight would look cut off.
+ */
+function connectScroll() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = document.createElement("p");
+    hint.className = "scroll-hint";
+    hint.textContent = "Wider than the page: scroll it sideways →";
+    hint.hidden = true;
+    box.before(hint);
+    const look = () => {
+      const right = box.scrollWidth - box.clientWidth;
+      const below = box.scrollHeight - box.clientHeight;
+      hint.hidden = right <= 1;
+      box.classList.toggle("more-left", box.scrollLeft > 1);
+      box.classList.toggle("more-right", right - box.scrollLeft > 1);
+      box.classList.toggle("more-below", below - box.scrollTop > 1);
+    };
+    box.addEventListener("scroll", look, { passive: true });
+    const observer = new ResizeObserver(look);
+    observer.observe(box);
+    for (const child of box.children) observer.observe(child);
+  }
+}
+
 function connectPrint() {
   let opened = [];
   window.addEventListener("beforeprint", () => {
@@ -68,8 +94,10 @@ async function startPage() {
   if (typeof DecompressionStream === "undefined") {
     const note = document.createElement("p");
     note.className = "banner";
-    note.textContent = "This browser is too old for the figures (it lacks DecompressionStream); every number is in the tables.";
+    note.textContent = "This browser is too old for the figures (it lacks DecompressionStream); their numbers are in the tables.";
     document.querySelector("main").prepend(note);
+    // Nothing that would wait for a figure for ever.
+    document.documentElement.classList.remove("scripted");
     return;
   }
   let timeline = null;
@@ -91,6 +119,7 @@ async function startPage() {
   connectDialogs();
   connectTables();
   connectPrint();
+  connectScroll();
 
   const parts = [];
   if (bars) {

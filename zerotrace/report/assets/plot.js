@@ -59,13 +59,19 @@ function paintBars(traces, colours) {
   });
 }
 
+const TOTAL_PX = 56;
+
 /** Draws the bars of section 2; a click on one leads to its step in the timeline. */
 async function drawBars(element, onStep) {
   await startPlotly();
   const { data, layout } = page.stepFigure;
   const colours = theme();
-  const width = Math.max(element.clientWidth, 620);
-  const styled = layoutWith(colours, { ...layout, width, xaxis: { ...layout.xaxis, showgrid: true, gridcolor: colours.border, layer: "below traces", nticks: 9 } });
+  const width = Math.max(element.clientWidth, MIN_WIDTH);
+  const plotWidth = width - layout.margin.l - layout.margin.r;
+  // Room for the total at the end of the longest bar, however narrow the figure is.
+  const range = [0, layout.xaxis.range[1] * Math.max(1, plotWidth / (plotWidth - TOTAL_PX) / 1.11)];
+  const nticks = Math.max(2, Math.min(9, Math.floor(plotWidth / 70)));
+  const styled = layoutWith(colours, { ...layout, width, xaxis: { ...layout.xaxis, range, showgrid: true, gridcolor: colours.border, layer: "below traces", nticks } });
   const first = !element.classList.contains("js-plotly-plot");
   await Plotly.react(element, paintBars(data, colours), styled, { ...CONFIG, displayModeBar: false });
   if (first) element.on("plotly_click", ({ points }) => points[0].customdata && onStep(points[0].customdata));

@@ -1,5 +1,7 @@
 // The timeline: keeps the picture true to the view, says in words what is drawn, and jumps between intervals.
 
+const WIDE_SIDES = [MARGIN.l, MARGIN.r];
+
 class Timeline {
   constructor(groups, names) {
     this.names = names;
@@ -9,6 +11,7 @@ class Timeline {
     this.box = this.byId("box");
     this.plot = this.byId("plot");
     this.current = this.sets[0].group;
+    this.severalDevices = new Set(groups.map(({ rank }) => rank)).size < groups.length;
     this.drawn = Promise.resolve();
     this.view.addEventListener("change", () => this.redraw());
     this.toolbar = new Toolbar(this);
@@ -44,6 +47,10 @@ class Timeline {
 
   async #draw() {
     await startPlotly();
+    const narrow = this.box.clientWidth < NARROW.below && !this.severalDevices;
+    this.box.classList.toggle("narrow", narrow);
+    [MARGIN.l, MARGIN.r] = narrow ? [NARROW.l, NARROW.r] : WIDE_SIDES;
+    this.byId("labels").style.width = `${MARGIN.l}px`;
     this.width = this.#measuredWidth();
     this.picture = pictureOf(this.view, this.width);
     await drawTimeline(this.plot, this.view, this.picture, this.width, this.names, this.marked);
@@ -55,10 +62,11 @@ class Timeline {
   #say() {
     const { picture } = this;
     const count = picture.total.toLocaleString("en-US");
+    const lanes = `${picture.rows.length.toLocaleString("en-US")} ${picture.rows.length === 1 ? "lane" : "lanes"}`;
     const narrow = picture.narrow ? `, of which ${picture.narrow.toLocaleString("en-US")} narrower than a pixel show as a shade` : "";
     this.byId("mode").textContent = picture.exact
-      ? `Single intervals: ${count} in this window${narrow}.`
-      : `Busy share per ${shortTime(picture.bin)}; ${count} intervals in this window, zoom in for single ones.`;
+      ? `Single intervals: ${count} on ${lanes} in this window${narrow}.`
+      : `Busy share per ${shortTime(picture.bin)}; ${count} intervals on ${lanes} in this window, zoom in for single ones.`;
     this.plot.dataset.mode = picture.exact ? "exact" : "heat";
     const { step } = rulerOrigin(this.view);
     const title = this.byId("title");
@@ -71,7 +79,7 @@ class Timeline {
     const labels = this.byId("labels");
     const focused = document.activeElement?.dataset?.group;
     labels.replaceChildren();
-    const severalDevices = new Set(this.sets.map(({ group }) => group.rank)).size < this.sets.length;
+    const { severalDevices } = this;
     const place = (element, unit) => {
       element.style.top = `${MARGIN.t + unit * UNIT_PX}px`;
       labels.append(element);

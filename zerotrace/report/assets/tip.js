@@ -8,7 +8,11 @@ function shortTime(value) {
   return `${Number((value / divisor).toPrecision(3)).toLocaleString("en-US")} ${unit}`;
 }
 
-const percentText = (share) => (share > 0 && share < 0.001 ? "< 0.1 %" : `${Number((100 * share).toPrecision(3))} %`);
+/** As summary.format_percent in Python: one digit behind the point. */
+function percentText(share) {
+  if (share > 0 && share < 0.0005) return "< 0.1 %";
+  return share >= 0.9995 && share < 1 ? "> 99.9 %" : `${(100 * share).toFixed(1)} %`;
+}
 
 function bytesText(value) {
   if (value === null) return null;
@@ -43,7 +47,7 @@ function describeRow(timeline, group, row) {
   lines.push(`lasts ${nsText(end - start)}`);
   if (group.category[row] === COMM) {
     // A row is communication all of the time: what is exposed while it runs is its own exposed part.
-    lines.push(`${nsText(timeline.setOf(group).roles.exposed().busy(start, end))} of it exposed`);
+    lines.push(`${nsText(timeline.setOf(group).roles.exposed().busy(start, end))} of it exposed: transfer, or waiting for a rank`);
   }
   if (group.collective[row]) lines.push(describeCollective(group, row));
   return lines;

@@ -76,21 +76,19 @@ class View extends EventTarget {
     });
   }
 
-  show(start, end) {
+  /** Looks at [start, end). Borders are whole nanoseconds, here and so in the hash, the table and the CSV. */
+  show(from, to) {
+    const [start, end] = [Math.round(from), Math.round(to)];
     const full = this.extent.end - this.extent.start;
     // Some room around the run, so that its borders can be seen.
-    const span = Math.min(Math.max(end - start, MIN_SPAN_NS), full * 1.1);
-    const middle = (start + end) / 2;
-    const low = Math.max(this.extent.start - span / 2, Math.min(middle - span / 2, this.extent.end - span / 2));
-    const changed = low !== this.start || low + span !== this.end;
+    const span = Math.round(Math.min(Math.max(end - start, MIN_SPAN_NS), full * 1.1));
+    const wished = span === end - start ? start : Math.round((start + end - span) / 2);
+    const half = Math.floor(span / 2);
+    const low = Math.max(this.extent.start - half, Math.min(wished, this.extent.end - half));
+    if (low === this.start && low + span === this.end) return;
     this.start = low;
     this.end = low + span;
-    // Exact borders where nothing had to give way: what was asked for is what the hash says.
-    if (span === end - start && low === middle - span / 2) {
-      this.start = start;
-      this.end = end;
-    }
-    if (changed) this.#changed(true);
+    this.#changed(true);
   }
 
   move(fraction) {
@@ -125,7 +123,7 @@ class View extends EventTarget {
   }
 
   hash() {
-    const parts = [`t=${formatBorder(this.start)},${formatBorder(this.end)}`];
+    const parts = [`t=${this.start},${this.end}`];
     if (this.page) parts.push(`page=${this.page}`);
     if (this.lanes !== (this.sets.length > GROUPS_PER_PAGE ? "exposed" : "all")) parts.push(`lanes=${this.lanes}`);
     if (this.opened.size) parts.push(`open=${[...this.opened].join(",")}`);
@@ -135,8 +133,8 @@ class View extends EventTarget {
   #readHash() {
     const found = new URLSearchParams(location.hash.slice(1));
     if (!found.has("t")) return false;
-    const [start, end] = found.get("t").split(",").map(Number);
-    if (!(end - start >= 0.99 * MIN_SPAN_NS) || end < this.extent.start || start > this.extent.end) return false;
+    const [start, end] = found.get("t").split(",").map((text) => Math.round(Number(text)));
+    if (!(end - start >= MIN_SPAN_NS) || end < this.extent.start || start > this.extent.end) return false;
     this.start = start;
     this.end = end;
     const lanes = found.get("lanes");
@@ -162,9 +160,4 @@ class View extends EventTarget {
     this.timer = undefined;
     history.replaceState(null, "", this.hash());
   }
-}
-
-/** Whole nanoseconds where the window is far wider than one: the hash stays readable. */
-function formatBorder(value) {
-  return String(Math.round(value * 1000) / 1000);
 }
