@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from playwright.sync_api import Page
 
 from tests.page.conftest import OpenReport
 from tests.page.runs import HostileTexts, Row, Run, host_run, hta_report, make_run, manifest, training_run
-from zerotrace.model import Diagnostic, Level
+from zerotrace.model import Diagnostic, Level, Mode, Spread
 from zerotrace.report import render
 from zerotrace.report.build import plain
-from zerotrace.report.method import definitions
+from zerotrace.report.method import HtaComparison, command_text, definitions
 from zerotrace.report.theme import DARK, LIGHT, Theme
 from zerotrace.schema import PARTITION
 
@@ -140,6 +141,7 @@ def test_colours_keep_their_contrast(theme: Theme) -> None:
     assert contrast(theme.on_compute, theme.compute) >= 4.5
     assert contrast(theme.on_exposed, theme.exposed) >= 4.5
     assert contrast(theme.on_exposed, theme.overlapped) >= 4.5
+    assert contrast(theme.on_waiting, theme.waiting) >= 4.5
     assert contrast(theme.on_copy, theme.copy) >= 4.5
     assert contrast(theme.on_idle, theme.idle_fill) >= 4.5
 
@@ -247,6 +249,72 @@ def test_narrow_window_does_not_scroll_sideways(open_timeline: OpenReport) -> No
     for width in (320, 560, 768, 1021):
         page.set_viewport_size({"width": width, "height": 800})
         assert overflow(page) <= 0
+
+
+def test_tiles_hold_their_values_in_narrow_windows(open_report: OpenReport) -> None:
+    run = training_run(manifest=manifest())
+    spread = Spread(min=888.8e3, median=1e6, max=488.8e6)
+    page = open_report(run.with_(verdict=replace(run.analysis.verdict, compute_ns=spread)))
+    for width in (320, 360, 570, 1030, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        outside = page.eval_on_selector_all(
+            ".tile dd",
+            """cells => cells.filter(cell => {
+              const range = document.createRange();
+              range.selectNodeContents(cell);
+              return range.getBoundingClientRect().right > cell.getBoundingClientRect().right + 0.5;
+            }).map(cell => cell.textContent)""",
+        )
+        assert outside == []
+
+
+def test_box_that_hides_something_says_so(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run(), width=320)
+    page.evaluate("document.querySelector('#step details').open = true")
+    hint = page.locator("#step details .scroll-hint")
+    hint.wait_for(state="visible")
+    box = page.locator("#step details .scroll")
+    assert "more-right" in (box.get_attribute("class") or "")
+    box.evaluate("box => box.scrollTo({left: box.scrollWidth, behavior: 'instant'})")
+    page.wait_for_selector("#step details .scroll.more-left:not(.more-right)")
+    # The figures fit themselves into the window.
+    assert page.locator("#timeline .scroll-hint:visible").count() == 0
+    page.set_viewport_size({"width": 2000, "height": 800})
+    hint.wait_for(state="hidden")
+
+
+def test_command_has_the_variables_that_change_what_is_measured_in_front() -> None:
+    variables = {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_VERSION": "2.28.3-1",
+        "CUDA_VISIBLE_DEVICES": "0,1; true",
+        "DS_ACCELERATOR": "cpu",
+        "NCCL_X=1; rm": "2",
+    }
+    run = training_run(manifest=manifest(environment=variables))
+    assert command_text(run.analysis) == (
+        "CUDA_VISIBLE_DEVICES='0,1; true' NCCL_P2P_DISABLE=1 zerotrace capture --stage 3 --gpus 2"
+    )
+
+
+def test_definitions_name_every_part_of_the_partition() -> None:
+    terms = {entry.term for entry in definitions(Mode.DEVICE)}
+    assert {
+        "exposed transfer", "waiting for a rank", "queued", "sync", "shadow", "blocking",
+        "host-bound", "stalled", "tail", "unlinked",
+    } <= terms  # fmt: skip
+    assert not {"queued", "host-bound"} & {entry.term for entry in definitions(Mode.HOST)}
+
+
+def test_what_is_not_different_has_no_sign_and_no_reason(open_report: OpenReport) -> None:
+    row = HtaComparison(0, "overlap", "%", 12.249, 12.25, None)
+    assert row.text(row.difference, points=True) == "0.00 points"
+    assert HtaComparison(0, "idle", "ns", 0, 400, None).text(-400) == "0.000 ms"
+    assert HtaComparison(0, "idle", "ns", 0, 4e6, None).text(-4e6) == "−4.000 ms"
+    report = hta_report()
+    report = replace(report, overlap=tuple(replace(entry, note=None) for entry in report.overlap))
+    page = open_report(training_run(hta=report))
+    assert "why they differ" not in (page.text_content("#hta-table thead") or "")
 
 
 def test_banner_says_what_weakens_the_figures(open_report: OpenReport) -> None:
@@ -362,5 +430,9 @@ def test_without_scripts_every_number_is_there(open_report: OpenReport, tmp_path
     plain_page = context.new_page()
     plain_page.goto(path.as_uri())
     assert plain_page.locator("#partition-table tbody tr").count() == 4
-    assert plain_page.is_visible("noscript p")
+    assert plain_page.is_visible("main > noscript p")
+    assert plain_page.locator("main > noscript p").bounding_box()["y"] < 200  # type: ignore[index]
+    assert not plain_page.is_visible("#timeline-mode")
+    assert not plain_page.is_visible("#timeline-box")
+    assert plain_page.is_visible("#timeline noscript p")
     context.close()

@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 
-from tests.page.runs import EPOCH, HostileTexts, Row, Run, make_run, training_run
+from tests.page.runs import EPOCH, HostileTexts, Row, Run, events_table, make_run, training_run
 from zerotrace.report.embed import csp_hash, gzip_base64, printable, script_json
 from zerotrace.report.payload import Column, Group, TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
@@ -83,6 +84,18 @@ def test_streams_and_threads_may_be_unknown() -> None:
     payload = encode(make_run(rows))
     assert payload.groups[0].lanes == (None, 3)
     assert decode(payload, payload.groups[0]) == expected(rows)
+
+
+@pytest.mark.parametrize(("num_lanes", "width"), [(65_536, 2), (65_537, 4)])
+def test_lanes_beyond_two_bytes_keep_their_streams(num_lanes: int, width: int) -> None:
+    table = events_table([Row(0, "compute", 0, 5)])
+    columns = {name: table[name].take(pa.array([0] * num_lanes)) for name in table.column_names}
+    streams = np.arange(num_lanes)[::-1]
+    columns |= {"stream": pa.array(streams, type=table["stream"].type), "start_ns": pa.array(streams + EPOCH)}
+    payload = encode_timeline(make_run([]).analysis, [(0, pa.table(columns).select(table.column_names))])
+    (group,) = payload.groups
+    assert group.columns["lane"].width == width
+    assert [row[3] for row in decode(payload, group)] == list(range(num_lanes))
 
 
 def test_nested_rows_come_longest_first() -> None:

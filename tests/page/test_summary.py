@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import median
+
 import pytest
 
 from tests.page.runs import MS, Row, Run, host_run, make_run, manifest, training_run
@@ -10,17 +13,70 @@ from zerotrace.report.summary import (
     Tile,
     diagnostic_groups,
     format_parameters,
+    format_percent,
     format_spread,
     header_facts,
     reading_line,
+    tiles_line,
     trust_line,
     verdict_tiles,
 )
-from zerotrace.units import format_bytes, format_ns, format_ratio
+from zerotrace.units import format_bytes, format_ns
 
 
 def tiles(run: Run) -> dict[str, Tile]:
     return {tile.key: tile for tile in verdict_tiles(run.analysis)}
+
+
+def share_numbers(key: str, shares: list[float]) -> dict[str, float]:
+    return {
+        f"{key}-share-min": min(shares),
+        f"{key}-share-median": median(shares),
+        f"{key}-share-max": max(shares),
+    }
+
+
+def test_shares_are_each_ranks_own_and_are_not_capped() -> None:
+    # 9 of 10 ms on one rank and 18 of 100 ms on the other: by the median span (55 ms) they would read 16 and 33 %.
+    rows = [Row(0, "compute", 0, 9 * MS), Row(1, "compute", 0, 18 * MS)]
+    run = make_run(rows, [(0, 1, 0, 10 * MS), (1, 1, 0, 100 * MS)])
+    found = tiles(run)
+    assert found["compute"].note == "18.0–90.0 % of the profiled step"
+    assert found["idle"].note == "10.0–82.0 % of the profiled step"
+    # By launch, a step can launch more device time than its host window is long.
+    ranks = tuple(replace(rank, compute_ns=1.5 * rank.span_ns) for rank in run.analysis.ranks)
+    assert tiles(run.with_(ranks=ranks))["compute"].note == "150.0 % of the profiled step"
+
+
+def test_exposed_tile_tells_transfer_from_waiting() -> None:
+    run = training_run()
+    verdict = replace(
+        run.analysis.verdict,
+        exposed_transfer_ns=Spread(min=2e6, median=2e6, max=3e6),
+        exposed_wait_ns=Spread(min=0, median=1e6, max=4e6),
+    )
+    assert tiles(run.with_(verdict=verdict))["exposed"].note.endswith(
+        " %: 2.00–3.00 ms transfer, 0–4.00 ms waiting for a rank"
+    )
+
+
+def test_dilation_below_one_is_no_dilation() -> None:
+    run = training_run(manifest=manifest())
+    run = run.with_(verdict=replace(run.analysis.verdict, dilation_ratio=0.94))
+    assert tiles(run)["step"].note == "profiled 6.00 ms, no dilation measurable"
+    assert trust_line(run.analysis) == (
+        "No dilation by the profiler is measurable here: profiled steps took 0.94 × as long, so that noise is larger "
+        "than its cost; without it the step takes 4.00 ms."
+    )
+    assert "0.94" not in tiles_line(run.analysis)
+    assert "× 1.50 as long" in tiles_line(training_run(manifest=manifest()).analysis)
+
+
+def test_percentages_of_a_column_have_the_same_digits() -> None:
+    shares = (None, 0.0, 0.0004, 0.01, 0.0999, 0.99, 0.9999, 1.0)
+    assert [format_percent(share) for share in shares] == [
+        "–", "0.0 %", "< 0.1 %", "1.0 %", "10.0 %", "99.0 %", "> 99.9 %", "100.0 %",
+    ]  # fmt: skip
 
 
 def test_tiles_carry_the_exact_values() -> None:
@@ -32,7 +88,7 @@ def test_tiles_carry_the_exact_values() -> None:
         "exposed-ns-min": verdict.exposed_ns.min,
         "exposed-ns-median": verdict.exposed_ns.median,
         "exposed-ns-max": verdict.exposed_ns.max,
-    }
+    } | share_numbers("exposed", [r.exposed_ns / r.span_ns for r in run.analysis.ranks])
     assert dict(found["step"].numbers)["unprofiled-step-ns"] == 4 * MS
     assert found["step"].value == "4.00 ms"
     assert found["step"].note == "profiled 6.00 ms, × 1.50"
@@ -61,7 +117,7 @@ def test_unknown_figures_say_why() -> None:
         (Spread(min=58e6, median=58e6, max=58e6), format_ns, "58.0 ms"),
         (Spread(min=640e3, median=1e6, max=2e6), format_ns, "640 µs–2.00 ms"),
         (Spread(min=0.0, median=1e6, max=2e6), format_ns, "0–2.00 ms"),
-        (Spread(min=0.045, median=0.05, max=0.051), format_ratio, "4.50–5.10 %"),
+        (Spread(min=0.045, median=0.05, max=0.051), format_percent, "4.5–5.1 %"),
         (Spread(min=2**30, median=2**30, max=2**31), format_bytes, "1.00–2.00 GiB"),
         (None, format_ns, "–"),
     ],

@@ -294,6 +294,54 @@ def test_pointer_drags_zoom_and_pan_and_the_wheel_needs_ctrl(open_timeline: Open
     )
 
 
+def test_windows_are_whole_nanoseconds_everywhere(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    for key in ("w", "d", "w", "a", "w", "w", "s", "."):
+        page.keyboard.press(key)
+    show(page, 1_000_000.3, 2_000_333.799)
+    assert window(page) == (1_000_000, 2_000_334)
+    page.keyboard.press("w")
+    page.evaluate("zerotrace.drawn()")
+    page.wait_for_timeout(300)
+    start, end = window(page)
+    assert start.is_integer()
+    assert end.is_integer()
+    assert page.evaluate("location.hash") == f"#t={start:.0f},{end:.0f}"
+    page.click("#timeline-details summary")
+    page.wait_for_selector("#lane-table tbody tr")
+    table = page.evaluate("zerotrace.tableCsv(document.getElementById('lane-table'))")
+    assert all(line.split(",")[3].isdigit() for line in table.strip().splitlines()[1:])
+    page.evaluate("history.replaceState(null, '', '#t=100.4,5000.302')")
+    page.reload()
+    page.evaluate("zerotrace.ready")
+    assert window(page) == (100, 5000)
+
+
+def test_a_finger_moves_the_window_and_a_tap_tells_what_runs(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run(), width=320, has_touch=True, is_mobile=True)
+    box = page.locator("#timeline-box").bounding_box()
+    assert box is not None
+    assert box["width"] <= 320
+    touch = page.context.new_cdp_session(page)
+
+    def finger(kind: str, *points: float) -> None:
+        at = [{"x": points[0], "y": points[1]}] if points else []
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
+
+    first = window(page)
+    x, y = box["x"] + 250, box["y"] + 60
+    finger("touchStart", x, y)
+    for step in range(1, 9):
+        finger("touchMove", x - 10 * step, y)
+    finger("touchEnd")
+    page.wait_for_function(f"async () => (await zerotrace.window()).start > {first[0]}")
+    page.evaluate("zerotrace.show(0, 500000)")
+    page.wait_for_timeout(500)
+    page.touchscreen.tap(box["x"] + 220, box["y"] + 28 + 5 * 3 + 7)
+    page.wait_for_selector("#timeline-tip:not([hidden])")
+    assert "rank 0" in page.inner_text("#timeline-tip")
+
+
 def test_window_lives_in_the_url(open_timeline: OpenReport) -> None:
     page = open_timeline(training_run())
     first = window(page)

@@ -18,7 +18,7 @@ from zerotrace.analysis.launches import Launches
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Category, StepWindow
-from zerotrace.tables import BoolArray, codes_and_names, equals, int_array, ints, optional_ints
+from zerotrace.tables import BoolArray, codes_and_names, equals, ints, optional_ints
 
 #: Absent integers inside numpy columns.
 ABSENT = -1
@@ -113,22 +113,21 @@ def collective_rows(rank: int, events: pa.Table, windows: Sequence[StepWindow], 
     rows = np.flatnonzero(equals(events, "category", Category.COMM.value))
     start = ints(events, "start_ns")
     rows = rows[np.argsort(start[rows], kind="stable")]
-    table = events.take(_indices(rows))
-    collective, kernel = _texts(table, "collective"), _texts(table, "name")
+    collective, kernel = _texts(events, "collective", rows), _texts(events, "name", rows)
     name = np.where(collective == "", np.array([_kind_of(text) for text in kernel], dtype=object), collective)
-    members, group = _texts(table, "group_ranks"), _texts(table, "group_name")
-    start = ints(table, "start_ns")
+    members, group = _texts(events, "group_ranks", rows), _texts(events, "group_name", rows)
+    start = start[rows]
     return CollectiveRows(
         rank=np.full(rows.size, rank, dtype=np.int64),
-        device=_or_absent(table, "device"),
-        event=ints(table, "event"),
+        device=_or_absent(events, "device", rows),
+        event=ints(events, "event")[rows],
         step=steps_at(tuple(windows), launches.start[rows]),
         start=start,
-        end=start + ints(table, "dur_ns"),
+        end=start + ints(events, "dur_ns")[rows],
         name=name,
         group=np.array([f"{m} {g}".strip() for m, g in zip(members, group)], dtype=object),
-        dtype=_texts(table, "dtype"),
-        **{ours: _or_absent(table, theirs) for ours, theirs in _INTEGERS.items()},
+        dtype=_texts(events, "dtype", rows),
+        **{ours: _or_absent(events, theirs, rows) for ours, theirs in _INTEGERS.items()},
     )
 
 
@@ -342,18 +341,14 @@ def _kind_of(text: str) -> str:
     return found[1].lower().replace("_", "") if found else kernel
 
 
-def _texts(table: pa.Table, column: str) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+def _texts(table: pa.Table, column: str, rows: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
     codes, names = codes_and_names(table, column)
-    return np.array([*names, ""], dtype=object)[codes]
+    return np.array([*names, ""], dtype=object)[codes[rows]]
 
 
-def _or_absent(table: pa.Table, column: str) -> Int64Array:
+def _or_absent(table: pa.Table, column: str, rows: Int64Array) -> Int64Array:
     values, present = optional_ints(table, column)
-    return np.where(present, values, ABSENT)
-
-
-def _indices(rows: Int64Array) -> pa.Array:
-    return int_array(rows, None, pa.int64())
+    return np.where(present[rows], values[rows], ABSENT)
 
 
 _INTEGERS = {

@@ -47,10 +47,7 @@ def find_launches(events: pa.Table) -> Launches:
     row_end = row_start + ints(events, "dur_ns")
     correlation, correlated = optional_ints(events, "correlation")
     calls = np.flatnonzero(_is_call(events))
-    threads, thread_of_call = np.unique(
-        np.stack([ints(events, name)[calls] for name in ("pid", "tid")], axis=1), axis=0, return_inverse=True
-    )
-    thread_of_call = thread_of_call.ravel()
+    num_threads, thread_of_call = _threads(ints(events, "pid")[calls], ints(events, "tid")[calls])
     linked = np.zeros(events.num_rows, dtype=bool)
     start: Int64Array = np.array(row_start)
     end: Int64Array = np.array(row_start)
@@ -71,7 +68,7 @@ def find_launches(events: pa.Table) -> Launches:
     waits = np.isin(names[calls], [i for i, name in enumerate(distinct) if any(part in name for part in SYNCHRONISING)])
     sync_calls = tuple(
         Intervals.union(row_start[calls[waits & (thread_of_call == i)]], row_end[calls[waits & (thread_of_call == i)]])
-        for i in range(len(threads))
+        for i in range(num_threads)
     )
     return Launches(start, end, thread, linked, sync_calls)
 
@@ -81,6 +78,14 @@ def on_device(events: pa.Table) -> BoolArray:
     _, has_device = optional_ints(events, "device")
     category, _ = codes_and_names(events, "category")
     return np.asarray(has_device & (category >= 0), dtype=bool)
+
+
+def _threads(pid: Int64Array, tid: Int64Array) -> tuple[int, Int64Array]:
+    """How many distinct threads there are, and the number of each entry's."""
+    _, process = np.unique(pid, return_inverse=True)
+    tids, thread = np.unique(tid, return_inverse=True)
+    distinct, which = np.unique(process * max(tids.size, 1) + thread, return_inverse=True)
+    return int(distinct.size), which
 
 
 def _is_call(events: pa.Table) -> BoolArray:

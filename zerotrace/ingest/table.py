@@ -164,7 +164,11 @@ def _threads(rows: EventRows) -> Ints:
 
 def _external_ids(rows: EventRows) -> Ints:
     ids = Ints.of([args.external_id for args in rows.args]).without(UNKNOWN_ID)
-    return ids if ids.present.all() else Ints.of([_external_id(args) for args in rows.args]).without(UNKNOWN_ID)
+    without = np.flatnonzero(~ids.present)  # few: those of old traces, and of no operator
+    others = Ints.of([_external_id(rows.args[row]) for row in without.tolist()]).without(UNKNOWN_ID)
+    values, present = ids.values.copy(), ids.present.copy()
+    values[without], present[without] = others.values, others.present
+    return Ints(values, present)
 
 
 def _sort_order(columns: Mapping[str, Texts | Ints]) -> Int64Array:
