@@ -38,8 +38,8 @@ class LabelEvent(str, Enum):
     FORWARD = "forward"
     """The forward of ``module``, without what DeepSpeed does right before and after it. Modules nest."""
     BACKWARD = "backward"
-    """The backward of ``module``. Flat, not nested: from the gradient of its output to the next module's, or to the
-    gradient of its input; only modules that have parameters of their own or no children."""
+    """The backward of ``module``, from the gradient of its output to that of its input. Flat, not nested: it ends where
+    the next one begins, at the latest. Only modules that have parameters of their own or no children have one."""
     FETCH = "fetch"
     """Stage 3's coordinator on behalf of ``module``: gathers, waits and prefetches. Host time of the coordinator."""
     RELEASE = "release"
