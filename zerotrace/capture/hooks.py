@@ -25,6 +25,7 @@ class Outermost:
         self._call = call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do its work."""
         return self._call(self.inner, *args, **kwargs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -34,15 +35,38 @@ def new_profiler(activities: Activities) -> profile:
 
 
 def write_trace(profiler: profile, path: Path) -> None:
-    """Write the trace of a profiler that has stopped, gzipped; the file appears whole or not at all."""
+    """Write the trace of a profiler that has stopped, gzipped; the file appears whole or not at all.
+
+    Raises:
+        OSError: it could not be written; what there was of it is gone, so that there is room to say so.
+    """
     plain = path.with_suffix("")
     partial = path.with_name(path.name + ".partial")
-    with _working_in(path.parent):
-        profiler.export_chrome_trace(plain.name)
-    with plain.open("rb") as source, gzip.open(partial, "wb", compresslevel=6) as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-    plain.unlink()
-    partial.rename(path)
+    try:
+        with _working_in(path.parent):
+            profiler.export_chrome_trace(plain.name)
+        _check_complete(plain)
+        with plain.open("rb") as source, gzip.open(partial, "wb", compresslevel=6) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        partial.rename(path)
+    finally:
+        # Kineto writes to a name of its own first. If that fails it leaves the file there, and even keeps it open, so
+        # that removing it alone would free no space.
+        for left in (plain, plain.with_name(plain.name + ".tmp"), partial):
+            if left.exists():
+                os.truncate(left, 0)
+                left.unlink()
+
+
+def _check_complete(path: Path) -> None:
+    """Make sure that Kineto has written all of a trace: it says nothing when the disk is full."""
+    end = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 64))
+            end = file.read().rstrip()
+    if not end.endswith(b"}"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path.name)
 
 
 def _sync_events() -> Any:
