@@ -124,8 +124,10 @@ def _of_model(model: torch.nn.Module) -> Iterator[_Claim]:
             persisted = " (persisted)" if getattr(param, "ds_persist", False) else ""
             owner = Owner.GATHERED_PARAMS if whole else Owner.PARAMS
             yield owner, f"module.{name}{persisted}", param.data
-        if param.grad is not None:
-            yield Owner.GRADS, f"module.{name}.grad", param.grad
+        for kind in ("grad", "grad_accum"):
+            # The second is where stages 1 and 2 add up gradients in another dtype.
+            if (grad := getattr(param, kind, None)) is not None:
+                yield Owner.GRADS, f"module.{name}.{kind}", grad
     for name, buffer in model.named_buffers():
         yield Owner.OTHER, f"module.{name} (buffer)", buffer
 

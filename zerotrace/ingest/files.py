@@ -20,8 +20,9 @@ _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _SNIFF_BYTES = 4096
 
-#: Files that zerotrace itself writes beside the traces.
+#: Files that zerotrace itself writes beside the traces, by name and by the end of the name.
 OWN_FILES = frozenset({"manifest.json"})
+OWN_ENDINGS = (".owners.json", ".snapshot.pickle.gz")
 
 
 def find_candidates(inputs: Sequence[Path]) -> list[Path]:
@@ -97,7 +98,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def _may_be_trace(path: Path) -> bool:
-    if path.name.startswith(".") or path.name in OWN_FILES or not path.is_file():
+    if path.name.startswith(".") or path.name in OWN_FILES or path.name.endswith(OWN_ENDINGS) or not path.is_file():
         return False
     try:
         with path.open("rb") as stream:
