@@ -97,7 +97,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a GPT-2 decoder on random tokens with DeepSpeed.")
     parser.add_argument("--model", choices=MODELS, default="gpt2-large")
     parser.add_argument("--stage", type=int, choices=range(4), default=3, help="ZeRO stage; ignored with --ds-config")
-    parser.add_argument("--ds-config", type=Path, help="DeepSpeed configuration, JSON")
+    parser.add_argument("--ds-config", help="DeepSpeed configuration: a JSON file, or the JSON itself")
     parser.add_argument("--micro-batch", type=int, default=4, help="sequences a rank; ignored with --ds-config")
     parser.add_argument("--sequence", type=int, default=1024, help="tokens a sequence")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps")
@@ -109,9 +109,9 @@ def main() -> None:
     """Train for ``--steps`` optimizer steps."""
     args = parse_args()
     config = MODELS[args.model]
-    ds_config = (
-        json.loads(args.ds_config.read_text()) if args.ds_config else default_ds_config(args.stage, args.micro_batch)
-    )
+    ds_config = default_ds_config(args.stage, args.micro_batch)
+    if args.ds_config:
+        ds_config = json.loads(args.ds_config if args.ds_config.startswith("{") else Path(args.ds_config).read_text())
 
     device = init_process_group()
     rank = torch.distributed.get_rank()

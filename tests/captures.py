@@ -10,6 +10,7 @@ import pytest
 NUM_RANKS = 2
 NUM_WARMUP = 2
 NUM_TIMED = 3
+NUM_LABELLED = 2
 NUM_PROFILED = 2
 
 
@@ -49,6 +50,8 @@ class CpuCaptures(Mapping[int, Path]):
             num_warmup=NUM_WARMUP,
             num_timed=NUM_TIMED,
             num_profiled=NUM_PROFILED,
+            num_labelled=NUM_LABELLED,
+            num_memory=1,
             timeout_s=120,
             ds_config=build_ds_config(stage=stage, micro_batch=defaults.micro_batch, num_ranks=NUM_RANKS),
             command=("zerotrace", "capture", "--stage", str(stage), "--gpus", str(NUM_RANKS), "--device", "cpu"),
@@ -58,5 +61,5 @@ class CpuCaptures(Mapping[int, Path]):
 
 @pytest.fixture(scope="session")
 def cpu_captures(tmp_path_factory: pytest.TempPathFactory) -> CpuCaptures:
-    """Captures of the four ZeRO stages: two ranks, two warm-up, three timed and two profiled steps."""
+    """Captures of the four ZeRO stages on two ranks, with every window that a CPU has."""
     return CpuCaptures(tmp_path_factory.mktemp("captures"))

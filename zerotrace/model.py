@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-MANIFEST_VERSION = "1.0"
+MANIFEST_VERSION = "1.1"
 ANALYSIS_VERSION = "1.0"
 
 #: ``step`` of the one window that stands for a trace without ProfilerStep annotations.
@@ -25,6 +25,27 @@ class Category(str, Enum):
     COMPUTE = "compute"
     COMM = "comm"
     COPY = "copy"
+
+
+class Owner(str, Enum):
+    """What a block of memory belongs to."""
+
+    PARAMS = "params"
+    """Parameters in the dtype of the forward pass: whole ones, or this rank's partitions."""
+    GRADS = "grads"
+    MASTER = "master"
+    """The optimizer's own copy of the parameters."""
+    EXP_AVG = "exp_avg"
+    EXP_AVG_SQ = "exp_avg_sq"
+    REDUCE_BUCKET = "reduce_bucket"
+    """Flat buffers in which gradients are collected for their reduction."""
+    GRAD_PARTITION = "grad_partition"
+    """This rank's share of the reduced gradients."""
+    GATHERED_PARAMS = "gathered_params"
+    """Stage 3's whole parameters: gathered for a moment, or persisted."""
+    ACTIVATIONS = "activations"
+    WORKSPACE = "workspace"
+    OTHER = "other"
 
 
 class Mode(str, Enum):
@@ -58,7 +79,20 @@ class WindowKind(str, Enum):
 
     WARMUP = "warmup"
     TIMED = "timed"
-    PROFILED = "profiled"
+    """Without a profiler: the run as it is."""
+    LABELLED = "labelled"
+    """Like timed, with the label hooks in place: what they cost."""
+    LIGHT = "light"
+    """The profiler records what the device does, and nothing of the host."""
+    DETAILED = "detailed"
+    """The profiler records host and device, with labels."""
+    MEMORY = "memory"
+    """The allocator's history is recorded."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> WindowKind | None:
+        # Its name in manifests of version 1.0.
+        return cls.DETAILED if value == "profiled" else None
 
 
 # --------------------------------------------------------------------------- capture
@@ -66,15 +100,16 @@ class WindowKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A GPT-2 shaped decoder, as the runners build it."""
+    """The model of a run. The shape is that of a GPT-2 decoder; of a user's own program only name and Ψ are known."""
 
     name: str
-    num_layers: int
-    num_heads: int
-    hidden_size: int
-    vocab_size: int
+    """Name of one of zerotrace's own models, else the file name of the training program."""
     num_params: int
     """Ψ, counted on the built model (tied weights once)."""
+    num_layers: int | None = None
+    num_heads: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +141,27 @@ class RankRecord:
     device_used_bytes: int | None = None
     """Memory in use on the device by all that runs there, as the driver reports it."""
     trace_file: str | None = None
-    """File name of the rank's Kineto trace, beside the manifest."""
+    """File name of the Kineto trace of the detailed window, beside the manifest."""
+    light_trace_file: str | None = None
+    """The Kineto trace of the light window, in a folder of its own so that no analysis mixes the two up."""
+    owners_file: str | None = None
+    """Which storage belongs to what after the last step of the memory window."""
+    snapshot_file: str | None = None
+    """The allocator's snapshot of the same moment, with the history of the memory window; ``None`` on CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsRecord:
+    """How the trace of the detailed window was labelled."""
+
+    version: int
+    """Version of the name format, see :mod:`zerotrace.labels`."""
+    hooks: tuple[str, ...]
+    """Hooks that were in place."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Hook -> why it was not: what it marks is absent from the trace."""
+    overhead_ratio: float | None = None
+    """Median step with the hooks in place / without, both unprofiled; ``None`` without these two windows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,16 +182,22 @@ class RunManifest:
     """``nccl`` or ``gloo``."""
     model: ModelShape
     micro_batch: int
-    sequence: int
-    seed: int
+    sequence: int | None = None
+    """Tokens a sequence; ``None`` where a user's own program ran."""
+    seed: int | None = None
     ds_config: Mapping[str, Any]
     """The whole DeepSpeed configuration as passed to ``deepspeed.initialize``."""
     versions: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change what is measured (``NCCL_*``, ``OMP_NUM_THREADS`` ...)."""
-    losses: tuple[float, ...] = ()
-    """Rank 0's loss after each step, warm-up first: two runs of equal work can be told by it."""
+    losses: tuple[float | None, ...] = ()
+    """Rank 0's loss after each step, warm-up first: two runs of equal work can be told by it. ``None`` where it was no
+    finite number."""
     ranks: tuple[RankRecord, ...]
+    labels: LabelsRecord | None = None
+    """``None`` if nothing was labelled."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the figures should know about how the capture came about, one sentence each."""
 
 
 # --------------------------------------------------------------------------- analysis

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.captures import NUM_PROFILED, NUM_RANKS, NUM_TIMED, NUM_WARMUP, CpuCaptures
+from tests.captures import NUM_LABELLED, NUM_PROFILED, NUM_RANKS, NUM_TIMED, NUM_WARMUP, CpuCaptures
 from zerotrace.capture.models import MODELS
 from zerotrace.model import MANIFEST_VERSION
 
 pytestmark = pytest.mark.capture
 
 STAGES = (0, 1, 2, 3)
-FIRST_PROFILED = NUM_WARMUP + NUM_TIMED + 1
+FIRST_PROFILED = NUM_WARMUP + NUM_TIMED + NUM_LABELLED + 1
 
 
 def load_trace(folder: Path, rank: int) -> dict[str, Any]:
@@ -31,12 +31,12 @@ def load_manifest(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_folder_holds_the_manifest_and_a_trace_a_rank_and_nothing_else(
+def test_the_folder_holds_the_manifest_and_the_files_of_each_rank_and_nothing_else(
     cpu_captures: CpuCaptures, stage: int
 ) -> None:
     folder = cpu_captures[stage]
-    traces = [f"rank_{rank}.pt.trace.json.gz" for rank in range(NUM_RANKS)]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["manifest.json", *traces])
+    files = [f"rank_{rank}.{ending}" for rank in range(NUM_RANKS) for ending in ("pt.trace.json.gz", "owners.json")]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["manifest.json", *files])
     assert not list(folder.parent.glob(f".{folder.name}*"))
 
 
@@ -51,7 +51,7 @@ def test_the_manifest_says_what_was_run(cpu_captures: CpuCaptures, stage: int) -
     assert manifest["ds_config"]["zero_optimization"] == {"stage": stage, "overlap_comm": True}
     assert manifest["versions"].keys() >= {"python", "torch", "deepspeed"}
     assert manifest["environment"]["OMP_NUM_THREADS"] == "1"
-    assert len(manifest["losses"]) == NUM_WARMUP + NUM_TIMED + 1 + NUM_PROFILED
+    assert len(manifest["losses"]) == FIRST_PROFILED + NUM_PROFILED + 1
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -63,7 +63,9 @@ def test_every_rank_has_its_step_times(cpu_captures: CpuCaptures, stage: int) ->
         assert windows == [
             ("warmup", 0, NUM_WARMUP),
             ("timed", NUM_WARMUP, NUM_TIMED),
-            ("profiled", FIRST_PROFILED, NUM_PROFILED),
+            ("labelled", NUM_WARMUP + NUM_TIMED, NUM_LABELLED),
+            ("detailed", FIRST_PROFILED, NUM_PROFILED),
+            ("memory", FIRST_PROFILED + NUM_PROFILED, 1),
         ]
         assert all(isinstance(ns, int) and ns > 0 for w in record["windows"] for ns in w["step_ns"])
         assert (record["host"], record["device"], record["peak_bytes"]) == (0, "cpu", None)
@@ -76,7 +78,7 @@ def test_each_rank_traces_every_profiled_step_once(cpu_captures: CpuCaptures, st
     steps = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["name"].startswith("ProfilerStep#")]
     expected = [f"ProfilerStep#{step}" for step in range(FIRST_PROFILED, FIRST_PROFILED + NUM_PROFILED)]
     assert [e["name"] for e in steps] == expected
-    window = load_manifest(cpu_captures[stage])["ranks"][rank]["windows"][-1]
+    window = load_manifest(cpu_captures[stage])["ranks"][rank]["windows"][3]
     for event, step_ns in zip(steps, window["step_ns"]):
         # The annotation is opened before the clock is read and closed after; a busy machine may come in between.
         assert 0.99 * step_ns <= event["dur"] * 1000 <= step_ns + 100_000_000

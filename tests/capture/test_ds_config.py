@@ -12,11 +12,11 @@ from zerotrace.capture.ds_config import (
     build_ds_config,
     default_ds_config,
     list_caveats,
-    parse_setting,
     read_ds_config,
     resolve_micro_batch,
 )
 from zerotrace.capture.ds_keys import check_ds_config
+from zerotrace.capture.ds_settings import parse_setting
 from zerotrace.errors import CaptureError
 
 

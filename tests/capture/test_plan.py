@@ -64,7 +64,7 @@ def test_a_sequence_longer_than_the_positions_is_refused(make_plan: Plans) -> No
     [
         ("num_ranks", 0),
         ("micro_batch", 0),
-        ("num_profiled", 0),
+        ("num_profiled", -1),
         ("num_timed", -1),
         ("stage", 4),
         ("device", "tpu"),
@@ -176,7 +176,7 @@ def test_only_variables_that_change_the_measurement_are_recorded() -> None:
 
 def test_progress_of_a_rank_is_what_it_noted_last(tmp_path: Path) -> None:
     writer = ProgressWriter(tmp_path, 1)
-    writer.note("profiled", 1_000_000)
+    writer.note("detailed", 1_000_000)
     writer.note("timed", 7)
     silent, noted = read_progress(tmp_path, 2)
     writer.close()

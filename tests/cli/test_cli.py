@@ -44,9 +44,12 @@ def test_the_options_are_a_decision() -> None:
         ["inputs", "--out", "--attribute", "--report", "--hta", "--jobs", "--force", "--json"]
     )
     assert options["capture"] == sorted(
-        ["--stage", "--gpus", "--device", "--model", "--steps", "--warmup", "--timed", "--micro-batch", "--sequence",
-         "--ds-config", "--set", "--out", "--timeout", "--seed", "--json"]
+        ["--stage", "--gpus", "--device", "--model", "--windows", "--steps", "--warmup", "--timed", "--micro-batch",
+         "--sequence", "--ds-config", "--set", "--out", "--timeout", "--seed", "--json", "--script", "--keep-running",
+         "args", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
     )  # fmt: skip
+    assert options["doctor"] == ["--json", "--out"]
+    assert COMMANDS == ["analyze", "capture", "doctor"]
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

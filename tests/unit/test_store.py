@@ -16,10 +16,11 @@ import pytest
 from tests.builders import TraceBuilder
 from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.errors import StoreError
-from zerotrace.model import Attribution
+from zerotrace.model import Attribution, WindowKind
 from zerotrace.schema import EVENTS, PARTITION, STEPS
 from zerotrace.store import new_folder, read_analysis, read_events, read_manifest, read_table
 
+MANIFEST = Path(__file__).resolve().parents[2] / "traces" / "stage3" / "manifest.json"
 PLAIN = AnalyzeOptions(hta=False, jobs=1)
 
 
@@ -140,6 +141,16 @@ def test_a_newer_major_version_is_refused_and_a_newer_field_is_not(run_folder: P
     path.write_text(json.dumps({**stored, "schema_version": "2.0"}))
     with pytest.raises(StoreError, match=r"version 2\.0"):
         read_analysis(folder)
+
+
+def test_the_detailed_window_of_older_manifests_is_known_by_its_former_name(run_folder: Path) -> None:
+    older = json.loads(MANIFEST.read_text())
+    older["schema_version"] = "1.0"
+    older["ranks"][0]["windows"][-1]["kind"] = "profiled"
+    (run_folder / "manifest.json").write_text(json.dumps(older))
+    manifest = read_manifest(run_folder)
+    assert manifest is not None
+    assert manifest.ranks[0].windows[-1].kind is WindowKind.DETAILED
 
 
 def test_a_damaged_manifest_is_named(run_folder: Path) -> None:

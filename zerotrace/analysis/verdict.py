@@ -49,7 +49,7 @@ def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None
         manifest: gives the unprofiled step and the memory gauges; ``None`` if there is none.
     """
     unprofiled = slowest_step_ns(manifest.ranks, WindowKind.TIMED) if manifest else None
-    profiled = slowest_step_ns(manifest.ranks, WindowKind.PROFILED) if manifest else None
+    profiled = slowest_step_ns(manifest.ranks, WindowKind.DETAILED) if manifest else None
     span = _spread(r.span_ns for r in ranks)
     return Verdict(
         unprofiled_step_ns=unprofiled,

@@ -39,7 +39,7 @@ def init_process_group() -> torch.device:
     else:
         forbid_op_builds()
     deepspeed.init_distributed(dist_backend=BACKENDS[kind])
-    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
+    return current()
 
 
 def forbid_op_builds() -> None:
@@ -55,6 +55,11 @@ def forbid_op_builds() -> None:
 def is_cuda() -> bool:
     """Whether this rank computes on a CUDA device."""
     return bool(get_accelerator().device_name() == "cuda")
+
+
+def current() -> torch.device:
+    """This rank's device."""
+    return torch.device("cuda", torch.cuda.current_device()) if is_cuda() else torch.device("cpu")
 
 
 def synchronize() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerotrace.capture.ds_settings import set_key
 from zerotrace.errors import CaptureError
 
 _ZERO = "zero_optimization"
@@ -77,37 +78,6 @@ def read_ds_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """One ``--set`` argument, ``dotted.key=value``, with the value as JSON, else as plain text.
-
-    Whole numbers may be written like ``5e7``.
-
-    Raises:
-        CaptureError: there is no ``=``, no key, or the value is Python's spelling of a JSON literal.
-    """
-    key, separator, value_text = text.partition("=")
-    if not separator or not all(key.split(".")):
-        raise CaptureError(
-            f"--set {text!r} is not of the form KEY=VALUE.",
-            code="setting_invalid",
-            hint="For example: --set zero_optimization.reduce_bucket_size=5e7",
-        )
-    literals = {"True": "true", "False": "false", "None": "null"}
-    if value_text in literals:
-        raise CaptureError(
-            f"--set {key}={value_text}: values are JSON, which spells this {literals[value_text]}.",
-            code="setting_invalid",
-            hint=f"Pass --set {key}={literals[value_text]}",
-        )
-    try:
-        value = json.loads(value_text)
-    except json.JSONDecodeError:
-        return key, value_text
-    if isinstance(value, float) and value.is_integer() and "e" in value_text.lower():
-        value = int(value)
-    return key, value
-
-
 def resolve_micro_batch(file_config: Mapping[str, Any], option: int | None, default: int) -> int:
     """The micro-batch: the option, else the file's, else the default.
 
@@ -157,14 +127,16 @@ def build_ds_config(
     wished: dict[str, Any] = {}
     _merge(wished, given)
     for key, value in settings:
-        _refuse_option_key(key)
-        _set_key(wished, key, value)
+        refuse_option_key(key)
+        set_key(wished, key, value)
     config = default_ds_config(stage, micro_batch)
     if any(_section(wished, half).get("enabled") for half in ("fp16", "bfloat16")):
         # DeepSpeed refuses two half precisions at once, and only one of them was asked for.
         del config["bf16"]
     _merge(config, wished)
-    _check_sections(config)
+    refuse_comms_logger(config)
+    if "optimizer" in config:
+        raise _refused("optimizer")
     _check_train_batch(config, micro_batch, num_ranks)
     return config
 
@@ -197,7 +169,12 @@ def _check_stage(given: Mapping[str, Any], stage: int) -> None:
         )
 
 
-def _refuse_option_key(key: str) -> None:
+def refuse_option_key(key: str) -> None:
+    """Refuse ``--set`` of a key that has an option of its own.
+
+    Raises:
+        CaptureError: it has one.
+    """
     if key in _OPTIONS:
         raise CaptureError(
             f"{key} is set by {_OPTIONS[key]}.",
@@ -206,19 +183,26 @@ def _refuse_option_key(key: str) -> None:
         )
 
 
-def _check_sections(config: dict[str, Any]) -> None:
-    for name, reason in _REFUSED.items():
-        section = config.get(name)
-        switched_off = name == "comms_logger" and isinstance(section, dict) and not section.get("enabled")
-        if switched_off:
-            # DeepSpeed takes the mere presence of the section for a wish to configure it.
-            del config[name]
-        elif section is not None:
-            raise CaptureError(
-                f"The DeepSpeed configuration has {name}: {reason}.",
-                code="ds_config_refused",
-                hint=f"Leave {name} out of the configuration of a capture.",
-            )
+def refuse_comms_logger(config: dict[str, Any]) -> None:
+    """Refuse DeepSpeed's logger of collectives; leaves the section out where it is switched off.
+
+    Raises:
+        CaptureError: it is switched on.
+    """
+    section = config.get("comms_logger")
+    if isinstance(section, dict) and not section.get("enabled"):
+        # DeepSpeed takes the mere presence of the section for a wish to configure it.
+        del config["comms_logger"]
+    elif section is not None:
+        raise _refused("comms_logger")
+
+
+def _refused(name: str) -> CaptureError:
+    return CaptureError(
+        f"The DeepSpeed configuration has {name}: {_REFUSED[name]}.",
+        code="ds_config_refused",
+        hint=f"Leave {name} out of the configuration of a capture.",
+    )
 
 
 def _check_train_batch(config: Mapping[str, Any], micro_batch: int, num_ranks: int) -> None:
@@ -245,21 +229,6 @@ def _merge(config: dict[str, Any], given: Mapping[str, Any]) -> None:
             _merge(config[key], value)
         else:
             config[key] = copy.deepcopy(value)
-
-
-def _set_key(config: dict[str, Any], key: str, value: Any) -> None:
-    *parents, leaf = key.split(".")
-    section = config
-    for depth, name in enumerate(parents):
-        child = section.setdefault(name, {})
-        if not isinstance(child, dict):
-            raise CaptureError(
-                f"--set {key}: {'.'.join(parents[: depth + 1])} is {child!r}, which has no keys.",
-                code="setting_invalid",
-                hint="Check the dots in the key.",
-            )
-        section = child
-    section[leaf] = value
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -119,6 +119,17 @@ def check_ds_config(config: Mapping[str, Any], num_ranks: int) -> None:
     Raises:
         CaptureError: a key is unknown, a value has a wrong type, or DeepSpeed itself refuses the configuration.
     """
+    check_keys(config)
+    with _quiet_deepspeed():
+        _let_deepspeed_check(config, num_ranks)
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Check the keys of a part of a configuration, and the kinds of their values.
+
+    Raises:
+        CaptureError: a key is unknown, or a value has a wrong type.
+    """
     with _quiet_deepspeed():
         for key, value in config.items():
             if key in _SCALARS:
@@ -127,7 +138,6 @@ def check_ds_config(config: Mapping[str, Any], num_ranks: int) -> None:
                 _check_section(key, value)
             elif not _is_known_to_deepspeed(key):
                 raise _unknown_key(key, "", _known_top_level())
-        _let_deepspeed_check(config, num_ranks)
 
 
 def _check_scalar(key: str, value: Any) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from zerotrace.capture.handoff import problem_path, read_problem
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.capture.processes import find_processes
 from zerotrace.capture.progress import FAILED, RankProgress, read_progress
@@ -33,11 +34,12 @@ _WAITING_IN = ("torch/distributed/", "deepspeed/comm/", "torch/cuda/__init__.py"
 class RunError(Exception):
     """A run that has failed, with all that can be said about it."""
 
-    def __init__(self, message: str, *, code: str, exit_code: int) -> None:
+    def __init__(self, message: str, *, code: str, exit_code: int, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.exit_code = exit_code
+        self.hint = hint
 
 
 def rank_died(work: Path, progress: Sequence[RankProgress], torchrun_code: int) -> RunError:
@@ -48,6 +50,9 @@ def rank_died(work: Path, progress: Sequence[RankProgress], torchrun_code: int) 
         progress: what the ranks last noted.
         torchrun_code: exit code of torchrun itself.
     """
+    for p in progress:
+        if problem := read_problem(problem_path(work, p.rank)):
+            return RunError(str(problem), code=problem.code, exit_code=problem.exit_code, hint=problem.hint)
     torchrun_log = _read(work / "torchrun.log")
     codes = {int(rank): int(code) for rank, code in _TORCHRUN_FAILURE.findall(torchrun_log)}
     rank = _first_to_die(codes, progress)
@@ -58,7 +63,7 @@ def rank_died(work: Path, progress: Sequence[RankProgress], torchrun_code: int) 
             exit_code=_shell_code(torchrun_code),
         )
     code = codes.get(rank, 1)
-    where = progress[rank].describe()
+    where = next(p for p in progress if p.rank == rank).describe()
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     log = _tail(_read(work / f"rank_{rank}.log")) or _tail(torchrun_log)
     return RunError(
@@ -70,7 +75,7 @@ def rank_died(work: Path, progress: Sequence[RankProgress], torchrun_code: int) 
 
 def time_is_up(work: Path, plan: CapturePlan, torchrun: int, session_file: Path) -> RunError:
     """A run that has reached its time limit. Asks the ranks, which still run, for their stacks."""
-    progress = read_progress(work, plan.num_ranks)
+    progress = read_progress(work, plan.num_ranks, plan.first_rank)
     stacks = _collect_stacks(work, progress, torchrun, session_file)
     late = _late_ranks(progress, stacks)
     if late:
@@ -78,7 +83,9 @@ def time_is_up(work: Path, plan: CapturePlan, torchrun: int, session_file: Path)
         verdict = f"Late: rank{'s' if len(late) > 1 else ''} {names}; the others wait."
     else:
         verdict = "No rank is behind the others."
-    lines = [f"  rank {p.rank}: {p.describe()}{_in_frame(stacks[p.rank])}" for p in progress]
+    if plan.nodes.endpoint is not None and all(p.phase == "launched" for p in progress):
+        verdict = f"The {plan.nodes.num_nodes} nodes did not all meet at {plan.nodes.endpoint} (--rdzv-endpoint)."
+    lines = [f"  rank {p.rank}: {p.describe()}{_in_frame(stack)}" for p, stack in zip(progress, stacks)]
     for rank in late[:1]:
         if log := _tail(_read(work / f"rank_{rank}.log")):
             lines += [f"Last lines of rank {rank}:", log]
@@ -108,7 +115,8 @@ def _first_to_die(codes: dict[int, int], progress: Sequence[RankProgress]) -> in
     on their next collective. torchrun itself ends the rest with SIGTERM.
     """
     own = {rank: code for rank, code in codes.items() if code != -signal.SIGTERM} or codes
-    wordless = [rank for rank in own if progress[rank].phase != FAILED]
+    with_word = {p.rank for p in progress if p.phase == FAILED}
+    wordless = [rank for rank in own if rank not in with_word]
     if wordless:
         return min(wordless)
     failed = [p for p in progress if p.phase == FAILED]
@@ -123,7 +131,7 @@ def _late_ranks(progress: Sequence[RankProgress], stacks: Sequence[list[str]]) -
     behind = [p.rank for p in progress if p.position == least]
     if len(behind) < len(progress):
         return behind
-    busy = [rank for rank, frames in enumerate(stacks) if frames and not frames[0].startswith(_WAITING_IN)]
+    busy = [p.rank for p, frames in zip(progress, stacks) if frames and not frames[0].startswith(_WAITING_IN)]
     return busy if len(busy) < len(progress) else []
 
 

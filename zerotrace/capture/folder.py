@@ -48,36 +48,43 @@ class CaptureFolder:
             ) from error
 
     def keep_failed(self) -> Path:
-        """Give an incomplete folder a visible name, ``NAME.failed`` or the next free one, and return it."""
+        """Give an incomplete folder a visible name, ``NAME.failed`` or the next free one, and return it.
+
+        Where even that fails (a full disk, a folder that is gone) it keeps its hidden name.
+        """
         for number in itertools.count(1):
             suffix = ".failed" if number == 1 else f".failed-{number}"
             kept = self.path.with_name(self.path.name + suffix)
             # mkdir takes the name exclusively; rename then replaces the empty folder in one step.
             try:
                 kept.mkdir()
+                self.partial.rename(kept)
             except FileExistsError:
                 continue
-            self.partial.rename(kept)
+            except OSError:
+                return self.partial
             return kept
         raise AssertionError("unreachable: the numbers do not end")
 
 
-def reserve_folder(out: Path | None, stage: int) -> CaptureFolder:
+def reserve_folder(out: Path | None, stage: int, *, node_rank: int = 0) -> CaptureFolder:
     """Reserve the folder of a capture.
 
     Args:
         out: the folder asked for; ``None`` stands for ``traces/stageN``, or ``traces/stageN-2`` and so on where that
             is taken.
         stage: ZeRO stage, for the default name.
+        node_rank: which machine of the run this is. All of them may see the same folder, so that each has a hidden
+            name of its own.
 
     Raises:
         CaptureError: the folder exists, or cannot be made.
     """
     if out is not None:
-        return _reserve_asked(out)
+        return _reserve_asked(out, node_rank)
     for number in itertools.count(1):
         folder = Path("traces") / (f"stage{stage}" if number == 1 else f"stage{stage}-{number}")
-        if not folder.exists() and (reserved := _reserve(folder)) is not None:
+        if not folder.exists() and (reserved := _reserve(folder, node_rank)) is not None:
             return reserved
     raise AssertionError("unreachable: the numbers do not end")
 
@@ -96,20 +103,20 @@ def check_out(out: Path | None) -> None:
         )
 
 
-def _reserve_asked(out: Path) -> CaptureFolder:
+def _reserve_asked(out: Path, node_rank: int) -> CaptureFolder:
     check_out(out)
-    reserved = _reserve(out)
+    reserved = _reserve(out, node_rank)
     if reserved is None:
         raise CaptureError(
-            f"Another capture is writing {out}, or one was killed: {_partial(out)} exists.",
+            f"Another capture is writing {out}, or one was killed: {_partial(out, node_rank)} exists.",
             code="out_taken",
             hint="Wait for it, pass another --out, or remove that folder if no capture is running.",
         )
     return reserved
 
 
-def _reserve(folder: Path) -> CaptureFolder | None:
-    partial = _partial(folder)
+def _reserve(folder: Path, node_rank: int) -> CaptureFolder | None:
+    partial = _partial(folder, node_rank)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
@@ -131,5 +138,6 @@ def _reserve(folder: Path) -> CaptureFolder | None:
     return CaptureFolder(folder, partial)
 
 
-def _partial(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.partial")
+def _partial(folder: Path, node_rank: int) -> Path:
+    node = f".node{node_rank}" if node_rank else ""
+    return folder.with_name(f".{folder.name}{node}.partial")

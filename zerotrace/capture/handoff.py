@@ -11,29 +11,101 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from zerotrace.model import RankRecord, WindowKind, WindowRecord
+from zerotrace.capture.plan import CapturePlan
+from zerotrace.errors import CaptureError, ZerotraceError
+from zerotrace.model import LabelsRecord, RankRecord, WindowKind, WindowRecord
 
-#: Names the file that holds a rank's :class:`SessionPlan`; set only inside a capture, and unique to it.
+#: Names the file that holds a rank's :class:`SessionPlan`, unique to the capture; set only inside of one. Where there
+#: is no launcher to write the file, it holds the plan itself, as JSON.
 SESSION_VARIABLE = "ZEROTRACE_SESSION"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachOrders:
+    """What to do to a program that knows nothing of the capture."""
+
+    stage: int
+    """ZeRO stage, over what the program's own configuration says."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Keys of the DeepSpeed configuration to set, dotted."""
+    keep_running: bool = False
+    """Whether the program goes on after the last window."""
+
+
+def attach_orders(plan: CapturePlan) -> AttachOrders | None:
+    """What a plan says about a user's own program."""
+    script = plan.script
+    if script is None:
+        return None
+    return AttachOrders(stage=plan.stage, settings=script.settings, keep_running=script.keep_running)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnOrders:
+    """What the ranks need to complete a capture among themselves, where no launcher does it for them."""
+
+    out: str | None
+    """Folder of the capture; ``None`` for the default name."""
+    command: tuple[str, ...]
+    model: str | None = None
+    """Name of zerotrace's own model, if it is one."""
+    sequence: int | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
     """What every rank of a capture has to do."""
 
-    trace_folder: str
+    trace_folder: str = ""
     """Where traces go; the launcher renames this folder once the whole capture is there."""
-    work_folder: str
+    work_folder: str = ""
     """Where progress, logs and rank records go."""
     num_warmup: int
     num_timed: int
     num_profiled: int
+    num_labelled: int = 0
+    num_light: int = 0
+    num_memory: int = 0
+    attach: AttachOrders | None = None
+    """Set where the training program is a user's own, which runs unchanged."""
+    own: OwnOrders | None = None
+    """Set where no launcher completes the capture."""
+    num_nodes: int = 1
+    """Machines of the run, each with a launcher."""
+    name_mark: str = ""
+    """Stands behind the rank in file names, where folders of several machines may come to lie in one place."""
 
     @classmethod
     def from_environment(cls) -> SessionPlan | None:
         """The plan of the capture that this process is a rank of; ``None`` outside of a capture."""
-        path = os.environ.get(SESSION_VARIABLE)
-        return cls(**json.loads(Path(path).read_text(encoding="utf-8"))) if path else None
+        value = os.environ.get(SESSION_VARIABLE)
+        if not value:
+            return None
+        content = json.loads(value if value.startswith("{") else Path(value).read_text(encoding="utf-8"))
+        if attach := content.pop("attach", None):
+            settings = tuple((key, setting) for key, setting in attach.pop("settings"))
+            content["attach"] = AttachOrders(settings=settings, **attach)
+        if own := content.pop("own", None):
+            content["own"] = OwnOrders(command=tuple(own.pop("command")), **own)
+        return cls(**content)
+
+    def to_json(self) -> str:
+        """The plan as :meth:`from_environment` takes it from the variable itself."""
+        return to_json(self)
+
+    def file_name(self, rank: int, ending: str) -> str:
+        """Name of one of a rank's files: ``rank_3.pt.trace.json.gz``."""
+        return f"rank_{rank}{self.name_mark}.{ending}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """What a DeepSpeed engine says about its own configuration."""
+
+    stage: int
+    micro_batch: int
+    ds_config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +115,25 @@ class RankReport:
     record: RankRecord
     num_params: int
     """Ψ as counted on the engine's model, over all ranks."""
-    losses: tuple[float, ...]
+    losses: tuple[float | None, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    engine: EngineFacts | None = None
+    """``None`` where the engine is none of DeepSpeed's."""
+    labels: LabelsRecord | None = None
+    """How the detailed window was labelled, without the overhead, which takes all ranks."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the figures should know, one sentence each."""
+
+
+def to_json(value: Any) -> str:
+    """A dataclass or a plain value as JSON."""
+    return json.dumps(_plain(value), indent=1, allow_nan=False)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a dataclass or a plain value; the file appears whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    partial.write_text(to_json(value) + "\n", encoding="utf-8")
     partial.rename(path)
 
 
@@ -61,14 +144,49 @@ def report_path(work_folder: Path, rank: int) -> Path:
 
 def read_report(path: Path) -> RankReport:
     """The report that a rank has left."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    return parse_report(path.read_text(encoding="utf-8"))
+
+
+def parse_report(text: str) -> RankReport:
+    """A report from JSON."""
+    content = json.loads(text)
     record = content.pop("record")
     windows = tuple(
         WindowRecord(kind=WindowKind(w["kind"]), first_step=w["first_step"], step_ns=tuple(w["step_ns"]))
         for w in record.pop("windows")
     )
-    losses = tuple(content.pop("losses"))
-    return RankReport(record=RankRecord(windows=windows, **record), losses=losses, **content)
+    labels = content.pop("labels")
+    if labels is not None:
+        labels = LabelsRecord(hooks=tuple(labels.pop("hooks")), **labels)
+    losses, notes = tuple(content.pop("losses")), tuple(content.pop("notes"))
+    facts = content.pop("engine")
+    engine = EngineFacts(**facts) if facts else None
+    return RankReport(
+        record=RankRecord(windows=windows, **record),
+        losses=losses,
+        labels=labels,
+        notes=notes,
+        engine=engine,
+        **content,
+    )
+
+
+def problem_path(work_folder: Path, rank: int) -> Path:
+    """Where a rank says why it cannot go on, if it knows."""
+    return work_folder / f"rank_{rank}.problem.json"
+
+
+def write_problem(path: Path, error: ZerotraceError) -> None:
+    """Hand an expected failure to the process that watches the ranks."""
+    write_json(path, {"message": str(error), "code": error.code, "hint": error.hint})
+
+
+def read_problem(path: Path) -> CaptureError | None:
+    """The expected failure that a rank has handed over, if there is one."""
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return CaptureError(content["message"], code=content["code"], hint=content["hint"])
 
 
 def _plain(value: Any) -> Any:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import platform
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,9 +17,14 @@ import deepspeed
 import torch
 
 from zerotrace.capture import device
-from zerotrace.capture.handoff import RankReport, SessionPlan, report_path, write_json
+from zerotrace.capture.ds_settings import plain_config
+from zerotrace.capture.handoff import EngineFacts, OwnOrders, RankReport, SessionPlan
+from zerotrace.capture.labels import LabelHooks
+from zerotrace.capture.place import choose_place
+from zerotrace.capture.plan import DEFAULTS, WINDOWS, choose_steps
 from zerotrace.capture.progress import ProgressWriter
-from zerotrace.capture.windows import ProfiledWindow, SettleWindow, TimedWindow, Window, new_profiler
+from zerotrace.capture.schedule import build_windows
+from zerotrace.capture.windows import TimedWindow, Window
 from zerotrace.model import RankRecord, WindowRecord
 
 
@@ -31,19 +40,28 @@ class Session:
                 capture.step(loss)
 
     Outside of a capture nothing is measured and nothing is written. Inside of one, the steps run through the windows
-    warm-up, timed and profiled. Between the timed and the profiled window lies one step that is in no window: the
-    profiler is on but does not record yet. The device is synchronised after every step, in every window, so that
-    times mean the same in all of them.
+    that the capture asks for, see :mod:`zerotrace.capture.schedule`. Before each window with a profiler lies one step
+    that is in no window: the profiler is on but does not record yet. The device is synchronised after every step, in
+    every window, so that times mean the same in all of them.
     """
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine, plan: SessionPlan | None) -> None:
         self._engine = engine
-        self._recorder = _Recorder(engine, plan) if plan is not None else None
+        self._plan = plan
+        self._recorder: _Recorder | None = None
         #: Optimizer steps done so far.
         self.num_steps = 0
+        #: What a reader of the figures should know; goes into the manifest.
+        self.notes: list[str] = []
+
+    @property
+    def num_missing(self) -> int:
+        """Optimizer steps that the windows still need; 0 outside of a capture."""
+        return self._recorder.num_missing if self._recorder is not None else 0
 
     def __enter__(self) -> Session:
-        if self._recorder is not None:
+        if self._plan is not None:
+            self._recorder = _Recorder(self._engine, self._plan, self.notes)
             self._recorder.start()
         return self
 
@@ -63,34 +81,85 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._recorder is not None and error is None:
+        if self._recorder is None:
+            return
+        if error is None:
             self._recorder.finish()
+        else:
+            self._recorder.abandon()
 
 
-def session(engine: deepspeed.DeepSpeedEngine) -> Session:
-    """The session of this process: a measuring one if it is a rank of ``zerotrace capture``."""
-    return Session(engine, SessionPlan.from_environment())
+def session(
+    engine: deepspeed.DeepSpeedEngine,
+    *,
+    out: str | Path | None = None,
+    warmup: int | None = None,
+    timed: int | None = None,
+    steps: int | None = None,
+    windows: Sequence[str] = WINDOWS,
+) -> Session:
+    """The session of this process: a measuring one if it is a rank of ``zerotrace capture``, or if ``out`` is given.
+
+    With ``out`` a program captures itself under any launcher: each rank writes its files, and rank 0 completes the
+    folder. Every rank has to pass the same values. In a ``zerotrace capture`` that command's options hold instead.
+
+    Args:
+        engine: what ``deepspeed.initialize`` has returned first.
+        out: new folder for the capture.
+        warmup: warm-up steps; as for ``zerotrace capture`` where not given, like the next two.
+        timed: timed steps, without a profiler.
+        steps: steps of each window with a profiler.
+        windows: which windows to run, all of them by default; see :mod:`zerotrace.capture.schedule`.
+
+    Raises:
+        CaptureError: on entering, if the folder exists or cannot be made.
+    """
+    plan = SessionPlan.from_environment()
+    if plan is not None and plan.attach is not None:
+        # `--script` counts the engine's steps already.
+        plan = None
+    elif plan is None and out is not None:
+        kind = "cuda" if device.is_cuda() else "cpu"
+        defaults = DEFAULTS[kind]
+        num_steps = choose_steps(
+            kind,
+            timed=defaults.num_timed if timed is None else timed,
+            profiled=defaults.num_profiled if steps is None else steps,
+            windows=windows,
+        )
+        plan = SessionPlan(
+            num_warmup=defaults.num_warmup if warmup is None else warmup,
+            **dataclasses.asdict(num_steps),
+            own=OwnOrders(out=str(out), command=(Path(sys.argv[0]).name, *sys.argv[1:])),
+        )
+    return Session(engine, plan)
 
 
 class _Recorder:
     """Runs the windows of one rank and writes what they found."""
 
-    def __init__(self, engine: deepspeed.DeepSpeedEngine, plan: SessionPlan) -> None:
+    def __init__(self, engine: deepspeed.DeepSpeedEngine, plan: SessionPlan, notes: list[str]) -> None:
         self._engine = engine
-        self._plan = plan
+        self._facts = describe_engine(engine)
+        self._notes = notes
+        self._place = choose_place(plan, self._facts.stage if self._facts else 0)
+        self._plan = plan = self._place.open()
         self._rank = torch.distributed.get_rank()
         self._progress = ProgressWriter(Path(plan.work_folder), self._rank)
-        profiler = new_profiler()
-        self._timed = TimedWindow(plan.num_timed)
-        self._profiled = ProfiledWindow(plan.num_profiled, profiler)
-        warmup = Window(plan.num_warmup)
-        windows = (warmup, self._timed, SettleWindow(profiler), self._profiled)
-        self._windows = [window for window in windows if window.num_steps]
+        self._labels = LabelHooks(engine)
+        #: The windows that are still to come, the present one first.
+        self._windows = build_windows(plan, self._rank, engine, self._labels)
+        self._done: list[Window] = []
         self._records: list[WindowRecord] = []
         self._losses: list[torch.Tensor] = []
         self._step = 0
         self._step_ns: list[int] = []
         self._began_ns = 0
+
+    @property
+    def num_missing(self) -> int:
+        """Steps that the windows still need."""
+        return sum(window.num_steps for window in self._windows) - len(self._step_ns)
 
     def start(self) -> None:
         """Begin the first step."""
@@ -115,23 +184,24 @@ class _Recorder:
             self._begin_step()
 
     def finish(self) -> None:
-        """Write the trace and the report of this rank.
+        """Write the report of this rank; what the windows found is written already.
 
         Raises:
             RuntimeError: the loop ended before the last window was full.
         """
         if self._windows:
+            self.abandon()
             raise RuntimeError(
                 f"the training loop ended after {self._step} steps, in the window {self._windows[0].phase!r}: "
-                f"the capture needs {sum(window.num_steps for window in self._windows) - len(self._step_ns)} more"
+                f"the capture needs {self.num_missing} more"
             )
-        self._progress.note("writing")
-        trace_file = f"rank_{self._rank}.pt.trace.json.gz"
-        self._profiled.write_trace(Path(self._plan.trace_folder) / trace_file)
-        write_json(report_path(Path(self._plan.work_folder), self._rank), self._report(trace_file))
-        # No rank may leave while another still writes: the first exit can end the process group of all.
+        report = self._report()
         self._progress.note("waiting")
-        torch.distributed.barrier()
+        self._place.deliver(report)
+
+    def abandon(self) -> None:
+        """The training program has failed: keep what is there."""
+        self._place.abandon()
 
     def _begin_step(self) -> None:
         window = self._windows[0]
@@ -140,17 +210,19 @@ class _Recorder:
         self._began_ns = time.perf_counter_ns()
 
     def _close(self, window: Window) -> None:
+        if window.writes:
+            self._progress.note(f"{window.phase}-writing")
         window.finish()
         if window.kind is not None:
             first_step = self._step - len(self._step_ns)
             self._records.append(WindowRecord(kind=window.kind, first_step=first_step, step_ns=tuple(self._step_ns)))
         self._step_ns = []
-        del self._windows[0]
+        self._done.append(self._windows.pop(0))
         if self._windows:
             self._windows[0].start()
 
-    def _report(self, trace_file: str) -> RankReport:
-        memory = self._timed.memory
+    def _report(self) -> RankReport:
+        memory = next((window.memory for window in self._done if isinstance(window, TimedWindow)), None)
         record = RankRecord(
             rank=self._rank,
             # torchrun numbers the nodes of a run in GROUP_RANK.
@@ -161,14 +233,30 @@ class _Recorder:
             peak_bytes=memory.peak_bytes if memory else None,
             reserved_bytes=memory.reserved_bytes if memory else None,
             device_used_bytes=memory.device_used_bytes if memory else None,
-            trace_file=trace_file,
+            **{field: path for window in self._done for field, path in window.files.items()},
         )
         return RankReport(
             record=record,
             num_params=count_params(self._engine.module),
-            losses=tuple(loss.item() for loss in self._losses),
+            losses=tuple(value if math.isfinite(value := loss.item()) else None for loss in self._losses),
             versions=_versions(),
+            engine=self._facts,
+            labels=self._labels.summary,
+            notes=tuple(self._notes),
         )
+
+
+def describe_engine(engine: Any) -> EngineFacts | None:
+    """What the engine says about its configuration; ``None`` where it is none of DeepSpeed's."""
+    if not isinstance(engine, deepspeed.DeepSpeedEngine):
+        return None
+    # The configuration as it was passed; there is no public way to it.
+    ds_config = getattr(engine._config, "_param_dict", {})
+    return EngineFacts(
+        stage=int(engine.zero_optimization_stage()),
+        micro_batch=int(engine.train_micro_batch_size_per_gpu()),
+        ds_config=plain_config(ds_config),
+    )
 
 
 def count_params(module: torch.nn.Module) -> int:

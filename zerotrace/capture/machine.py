@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerotrace.capture.nodes import find_interface
+from zerotrace.capture.plan import Nodes
 from zerotrace.errors import CaptureError
 
 #: Variables kept in the manifest: they change what is measured. Whole names, and prefixes that end with ``_``.
@@ -81,14 +82,14 @@ def choose_device(device: str, num_ranks: int) -> str:
     return "cuda"
 
 
-def rank_environment(device: str) -> dict[str, str]:
-    """The environment of torchrun and its ranks: this process's own, with what a capture on one machine needs."""
+def rank_environment(device: str, nodes: Nodes) -> dict[str, str]:
+    """The environment of torchrun and its ranks: this process's own, with what a capture needs."""
     environment = dict(os.environ)
     if device == "cpu":
         environment["DS_ACCELERATOR"] = "cpu"
-        if sys.platform.startswith("linux"):
-            # gloo looks up the host's name to find an interface; between ranks of one machine loopback always works.
-            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # gloo looks up the host's name to find an interface, which often leads to one that no other machine reaches.
+        if (interface := find_interface(nodes)) is not None:
+            environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     # torchrun would do the same, with a warning.
     environment.setdefault("OMP_NUM_THREADS", "1")
     # The ranks must import this very package, also where the launcher found it in its working folder. An installed one

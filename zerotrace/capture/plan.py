@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from zerotrace.capture.models import DecoderConfig, find_model
 from zerotrace.errors import CaptureError
 
+DEFAULT_SEED = 1337
+DEFAULT_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """A DeepSpeed program of the user, which runs unchanged."""
+
+    path: Path
+    args: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Keys of the DeepSpeed configuration to set over the program's own, dotted."""
+    keep_running: bool = False
+    """Whether the program goes on after the last window."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nodes:
+    """The machines of a run, and which of them this is."""
+
+    num_nodes: int = 1
+    node_rank: int = 0
+    endpoint: str | None = None
+    """``HOST:PORT`` where the nodes meet, on node 0; ``None`` on a single node."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapturePlan:
-    """One capture, fully decided: every default is filled in."""
+    """One capture, fully decided: every default is filled in.
+
+    What trains is zerotrace's own GPT-2, which ``model``, ``micro_batch``, ``sequence``, ``seed`` and ``ds_config``
+    describe, or a ``script``, which brings all of that itself.
+    """
 
     stage: int
     """ZeRO stage, 0 to 3."""
@@ -23,16 +53,19 @@ class CapturePlan:
     device: str
     """``cuda`` (NCCL) or ``cpu`` (gloo)."""
 
-    model: str
+    script: Script | None = None
+    """The user's own program; ``None`` for the GPT-2."""
+
+    model: str | None = None
     """Name of a model in :data:`zerotrace.capture.models.MODELS`."""
 
-    micro_batch: int
+    micro_batch: int = 1
     """Sequences a rank and micro-step."""
 
-    sequence: int
+    sequence: int = 1
     """Tokens a sequence."""
 
-    seed: int
+    seed: int = DEFAULT_SEED
     """Seed of the weights; rank ``r`` draws its tokens from ``seed + r``."""
 
     num_warmup: int
@@ -42,39 +75,76 @@ class CapturePlan:
     """Steps that are timed without a profiler."""
 
     num_profiled: int
-    """Steps that are traced on every rank."""
+    """Steps of the detailed window, which every rank traces."""
+
+    num_labelled: int = 0
+    """Steps that are timed without a profiler, but with the label hooks in place."""
+
+    num_light: int = 0
+    """Steps of the light window."""
+
+    num_memory: int = 0
+    """Steps of the memory window."""
 
     timeout_s: float
     """Limit for the whole run, from launch to the last file; then all ranks are ended."""
 
-    ds_config: Mapping[str, Any]
+    ds_config: Mapping[str, Any] = field(default_factory=dict)
     """The whole DeepSpeed configuration, as :func:`zerotrace.capture.ds_config.build_ds_config` makes it."""
+
+    nodes: Nodes = Nodes()
+    """The machines of the run."""
 
     command: tuple[str, ...] = field(default=("zerotrace", "capture"))
     """The command line that asked for this capture; kept in the manifest."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_ranks", 1), ("micro_batch", 1), ("sequence", 1), ("num_profiled", 1)):
+        for name, least in (("num_ranks", 1), ("micro_batch", 1), ("sequence", 1)):
             _at_least(name, getattr(self, name), least)
-        for name in ("num_warmup", "num_timed"):
+        counts = ("num_warmup", "num_timed", "num_labelled", "num_light", "num_profiled", "num_memory")
+        for name in counts:
             _at_least(name, getattr(self, name), 0)
+        if self.num_steps == self.num_warmup:
+            raise ValueError(f"{', '.join(counts[1:])} are all 0; expected a window that measures something")
         if self.stage not in (0, 1, 2, 3):
             raise ValueError(f"stage is {self.stage}; ZeRO has the stages 0, 1, 2 and 3")
         if self.device not in BACKENDS:
             raise ValueError(f"device is {self.device!r}; expected one of {', '.join(BACKENDS)}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s is {self.timeout_s}; expected a number of seconds above 0")
-        check_sequence(self.decoder, self.sequence)
+        if (self.script is None) == (self.model is None):
+            raise ValueError(f"model is {self.model!r} and script {self.script!r}; expected one of the two")
+        if self.model is not None:
+            check_sequence(find_model(self.model), self.sequence)
+        elif self.num_warmup < 1:
+            # Its first step begins when deepspeed.initialize returns: data loading and the like lie in it.
+            raise ValueError(f"num_warmup is {self.num_warmup}; a script needs 1 or more")
 
     @property
-    def decoder(self) -> DecoderConfig:
-        """Shape of the model."""
-        return find_model(self.model)
+    def program(self) -> str:
+        """What trains, by name."""
+        return self.model or (self.script.path.name if self.script else "")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run, over all nodes."""
+        return self.num_ranks * self.nodes.num_nodes
+
+    @property
+    def first_rank(self) -> int:
+        """Global rank of the first process on this machine."""
+        return self.num_ranks * self.nodes.node_rank
+
+    @property
+    def local_ranks(self) -> range:
+        """Global ranks of the processes on this machine."""
+        return range(self.first_rank, self.first_rank + self.num_ranks)
 
     @property
     def num_steps(self) -> int:
         """All optimizer steps of the run."""
-        return self.num_warmup + self.num_timed + NUM_SETTLE + self.num_profiled
+        traced = [steps + NUM_SETTLE for steps in (self.num_light, self.num_profiled) if steps]
+        return self.num_warmup + self.num_timed + self.num_labelled + sum(traced) + self.num_memory
 
     @property
     def backend(self) -> str:
@@ -82,8 +152,14 @@ class CapturePlan:
         return BACKENDS[self.device]
 
 
-#: Steps between the timed and the profiled window, with the profiler on but not recording.
+#: Steps before each window with a profiler, with the profiler on but not recording.
 NUM_SETTLE = 1
+
+#: The windows that can be asked for, in the order in which they run. The warm-up comes before all of them.
+WINDOWS = ("timed", "light", "detailed", "memory")
+
+#: Steps of the memory window: one is all that its ledger needs, and the history grows with each.
+NUM_MEMORY = 1
 
 #: Process-group backend of each device.
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
@@ -106,8 +182,36 @@ DEFAULTS = {
     "cpu": WorkDefaults(model="nano", micro_batch=4, sequence=64, num_warmup=2, num_timed=5, num_profiled=2),
 }
 
-DEFAULT_SEED = 1337
-DEFAULT_TIMEOUT_S = 900.0
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowSteps:
+    """Steps of each window but the warm-up, named as in the plans."""
+
+    num_timed: int
+    num_labelled: int
+    num_light: int
+    num_profiled: int
+    num_memory: int
+
+
+def choose_steps(device: str, *, timed: int, profiled: int, windows: Sequence[str] = WINDOWS) -> WindowSteps:
+    """How many steps each window takes.
+
+    Args:
+        device: on ``cpu`` there is no light window, for want of device activities.
+        timed: steps of the timed window, and of its like with the label hooks in place, which only the detailed
+            window needs.
+        profiled: steps of the detailed and of the light window.
+        windows: the windows that are asked for.
+    """
+    timed = timed if "timed" in windows else 0
+    return WindowSteps(
+        num_timed=timed,
+        num_labelled=timed if "detailed" in windows else 0,
+        num_light=profiled if "light" in windows and device != "cpu" else 0,
+        num_profiled=profiled if "detailed" in windows else 0,
+        num_memory=NUM_MEMORY if "memory" in windows else 0,
+    )
 
 
 def check_sequence(decoder: DecoderConfig, sequence: int) -> None:

@@ -14,7 +14,10 @@ from pathlib import Path
 _RECORD_LENGTH = 96
 
 #: Phases of a rank in the order in which they run; a window's phase has the window's name.
-PHASES = ("launched", "starting", "warmup", "timed", "settle", "profiled", "writing", "waiting", "done")
+PHASES = (
+    "launched", "starting", "warmup", "timed", "labelled", "light-settle", "light", "light-writing", "detailed-settle",
+    "detailed", "detailed-writing", "memory", "memory-writing", "waiting", "done",
+)  # fmt: skip
 FAILED = "failed"
 
 
@@ -66,9 +69,9 @@ class ProgressWriter:
         os.close(self._file)
 
 
-def read_progress(folder: Path, num_ranks: int) -> list[RankProgress]:
-    """The progress of all ranks; a rank that has written nothing yet is ``launched``."""
-    return [_read(folder, rank) for rank in range(num_ranks)]
+def read_progress(folder: Path, num_ranks: int, first: int = 0) -> list[RankProgress]:
+    """The progress of the ranks of one machine, from the first one on; one that has written nothing is ``launched``."""
+    return [_read(folder, rank) for rank in range(first, first + num_ranks)]
 
 
 def _read(folder: Path, rank: int) -> RankProgress:

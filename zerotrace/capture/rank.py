@@ -6,6 +6,8 @@ traces on request, no life after the launcher), then runs the program as Python 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import faulthandler
 import os
 import runpy
@@ -16,9 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from zerotrace.capture.attach import Attachment
 from zerotrace.capture.failure import STACK_SIGNAL
-from zerotrace.capture.handoff import SessionPlan
+from zerotrace.capture.handoff import SessionPlan, problem_path, write_problem
 from zerotrace.capture.progress import FAILED, ProgressWriter, read_progress
+from zerotrace.errors import CaptureError, ZerotraceError
 from zerotrace.lifetime import die_with_parent
 
 
@@ -29,34 +33,90 @@ def main() -> None:
     if plan is None:
         raise SystemExit("zerotrace.capture.rank is started by `zerotrace capture`; it is no program of its own")
     rank = int(os.environ["RANK"])
-    work = Path(plan.work_folder)
-    _log_into(work / f"rank_{rank}.log")
-    stack_file = (work / f"rank_{rank}.stack").open("w", encoding="utf-8")
-    faulthandler.register(STACK_SIGNAL, file=stack_file, all_threads=True)
-    progress = ProgressWriter(work, rank)
-    progress.note("starting")
+    watch = _Watch(Path(plan.work_folder), rank) if plan.work_folder else None
     program, *args = sys.argv[1:]
+    # Programs that DeepSpeed's own launcher starts are told their local rank on the command line.
+    args = [arg.replace("{local_rank}", os.environ["LOCAL_RANK"]) for arg in args] if plan.attach else args
     sys.argv = [program, *args]
     sys.path[0] = str(Path(program).resolve().parent)
+    try:
+        _run(program, plan, watch)
+    except SystemExit as stop:
+        if stop.code:
+            _fail(watch, stop)
+    except BaseException as error:  # noqa: BLE001 - the border of the process
+        _fail(watch, error)
+    if watch is not None:
+        watch.progress.note("done")
+
+
+class _Watch:
+    """What the launcher sees of this rank: its log, its stack on request, its progress."""
+
+    def __init__(self, work: Path, rank: int) -> None:
+        self._work = work
+        self._rank = rank
+        _log_into(work / f"rank_{rank}.log")
+        stack_file = (work / f"rank_{rank}.stack").open("w", encoding="utf-8")
+        faulthandler.register(STACK_SIGNAL, file=stack_file, all_threads=True)
+        self.progress = ProgressWriter(work, rank)
+        self.progress.note("starting")
+
+    def note_failure(self, error: BaseException) -> None:
+        """Tell the launcher that the program has failed, and why if that is known."""
+        self.progress.note(FAILED, read_progress(self._work, 1, first=self._rank)[0].step)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error = _disk_full(self._rank, error)
+        if isinstance(error, ZerotraceError):
+            # On a full disk even this may find no room; the log has it too, as far as there is room.
+            with contextlib.suppress(OSError):
+                write_problem(problem_path(self._work, self._rank), error)
+
+
+def _disk_full(rank: int, error: OSError) -> CaptureError:
+    name = f" {Path(error.filename).name}" if error.filename else ""
+    return CaptureError(
+        f"Rank {rank} could not write{name or ' its files'}: {error.strerror}.",
+        code="disk_full",
+        hint="Make room, or pass an --out on another disk.",
+    )
+
+
+def _run(program: str, plan: SessionPlan, watch: _Watch | None) -> None:
+    if plan.attach is None:
+        runpy.run_path(program, run_name="__main__")
+        return
+
+    def leave() -> NoReturn:
+        if watch is not None:
+            watch.progress.note("done")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not by an exception: the program could catch it, or save a checkpoint on its way out.
+        os._exit(0)
+
+    attachment = Attachment(plan, plan.attach, leave)
+    attachment.install()
     try:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as stop:
         if stop.code:
-            _fail(progress, work, rank, stop)
-    except BaseException as error:  # noqa: BLE001 - the border of the process
-        _fail(progress, work, rank, error)
-    progress.note("done")
+            raise
+    attachment.check_ended(Path(program).name)
 
 
-def _fail(progress: ProgressWriter, work: Path, rank: int, error: BaseException) -> NoReturn:
+def _fail(watch: _Watch | None, error: BaseException) -> NoReturn:
     """Say why, and leave at once.
 
     An orderly exit would tear down the process group first, which can hang or abort while the peers are still inside
     a collective, and would put its own exit code in the place of the program's.
     """
-    progress.note(FAILED, read_progress(work, rank + 1)[rank].step)
+    if watch is not None:
+        watch.note_failure(error)
     code = 1
-    if isinstance(error, SystemExit):
+    if isinstance(error, ZerotraceError):
+        sys.stderr.write(f"zerotrace: {error}\n  {error.hint or ''}\n")
+    elif isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
         if not isinstance(error.code, int):
             sys.stderr.write(f"{error.code}\n")

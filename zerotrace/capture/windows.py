@@ -6,18 +6,16 @@ The session keeps the clock: a step's time runs from ``begin_step`` to ``end_ste
 
 from __future__ import annotations
 
-import gzip
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from zerotrace.capture import device
+from zerotrace.capture.labels import LabelHooks
 from zerotrace.capture.plan import NUM_SETTLE
+from zerotrace.capture.trace import Activities, new_profiler, write_trace
 from zerotrace.model import WindowKind
 
 
@@ -28,9 +26,13 @@ class Window:
     phase = "warmup"
     #: How the manifest names the window; ``None`` keeps it out of the manifest.
     kind: WindowKind | None = WindowKind.WARMUP
+    #: Whether it writes files when it is over.
+    writes = False
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
+        #: What the window has written: field of the rank's record -> path, relative to the run folder.
+        self.files: dict[str, str] = {}
 
     def start(self) -> None:
         """Before the first step."""
@@ -42,7 +44,7 @@ class Window:
         """Right after a step; the device is idle."""
 
     def finish(self) -> None:
-        """After the last step."""
+        """After the last step: leave everything as it was, and write what was found."""
 
 
 class TimedWindow(Window):
@@ -66,86 +68,126 @@ class TimedWindow(Window):
         self.memory = device.read_memory()
 
 
-class SettleWindow(Window):
-    """A step with the profiler on but not recording, so that its start-up cost is in no recorded step."""
+class LabelledWindow(Window):
+    """Steps without a profiler, but with the label hooks in place."""
 
-    phase = "settle"
-    kind = None
+    phase = "labelled"
+    kind = WindowKind.LABELLED
 
-    def __init__(self, profiler: profile) -> None:
-        super().__init__(NUM_SETTLE)
-        self._profiler = profiler
+    def __init__(self, num_steps: int, labels: LabelHooks) -> None:
+        super().__init__(num_steps)
+        self._labels = labels
 
     def start(self) -> None:
-        """Switch the profiler on."""
-        self._profiler.prepare_trace()
+        """Put the hooks in place and line the ranks up."""
+        self._labels.install()
+        torch.distributed.barrier()
+        device.synchronize()
+
+    def finish(self) -> None:
+        """Take the hooks away."""
+        self._labels.remove()
 
 
 class ProfiledWindow(Window):
-    """Steps under torch.profiler; leaves one Kineto trace.
+    """Steps under torch.profiler; leaves one Kineto trace."""
 
-    Each step is annotated ``ProfilerStep#N`` with the number of the optimizer step. The annotation ends after the
-    device has been synchronised, so that the device work of a step lies in its window.
-    """
+    activities: Activities
+    writes = True
 
-    phase = "profiled"
-    kind = WindowKind.PROFILED
-
-    def __init__(self, num_steps: int, profiler: profile) -> None:
+    def __init__(self, num_steps: int, path: Path) -> None:
         super().__init__(num_steps)
-        self._profiler = profiler
-        self._annotation = ExitStack()
+        self._path = path
+        self._profiler: profile | None = None
+
+    def prepare(self) -> None:
+        """Switch the profiler on, without recording yet."""
+        self._profiler = new_profiler(self.activities)
+        self._profiler.prepare_trace()
 
     def start(self) -> None:
         """Line the ranks up and start recording."""
         # The ranks leave the barrier together; recording starts within microseconds, the costly part is done.
         torch.distributed.barrier()
         device.synchronize()
+        assert self._profiler is not None
         self._profiler.start_trace()
+
+    def finish(self) -> None:
+        """Stop recording and write the trace; what it took of the host's memory is free again afterwards."""
+        assert self._profiler is not None
+        device.synchronize()
+        self._profiler.stop_trace()
+        write_trace(self._profiler, self._path)
+        self._profiler = None
+
+
+class SettleWindow(Window):
+    """A step with the profiler on but not recording, so that its start-up cost is in no recorded step."""
+
+    kind = None
+
+    def __init__(self, window: ProfiledWindow) -> None:
+        super().__init__(NUM_SETTLE)
+        self._window = window
+        self.phase = f"{window.phase}-settle"
+
+    def start(self) -> None:
+        """Switch the profiler on."""
+        self._window.prepare()
+
+
+class LightWindow(ProfiledWindow):
+    """Steps in which the profiler records the device alone: kernel times that hardly differ from unprofiled ones.
+
+    Such a trace has neither ``ProfilerStep`` nor labels nor what collectives carry.
+    """
+
+    phase = "light"
+    kind = WindowKind.LIGHT
+    activities = Activities.DEVICE
+
+    def finish(self) -> None:
+        """Stop recording and write the trace."""
+        self._path.parent.mkdir(exist_ok=True)
+        super().finish()
+        self.files["light_trace_file"] = f"{self._path.parent.name}/{self._path.name}"
+
+
+class DetailedWindow(ProfiledWindow):
+    """Steps in which the profiler records host and device, with labels.
+
+    Each step is annotated ``ProfilerStep#N`` with the number of the optimizer step. The annotation ends after the
+    device has been synchronised, so that the device work of a step lies in its window.
+    """
+
+    phase = "detailed"
+    kind = WindowKind.DETAILED
+    activities = Activities.HOST_AND_DEVICE
+
+    def __init__(self, num_steps: int, path: Path, labels: LabelHooks) -> None:
+        super().__init__(num_steps, path)
+        self._labels = labels
+        self._annotation = ExitStack()
+
+    def prepare(self) -> None:
+        """Switch the profiler on and put the label hooks in place."""
+        self._labels.install()
+        super().prepare()
 
     def begin_step(self, step: int) -> None:
         """Open the annotation of the step."""
         self._annotation.enter_context(record_function(f"ProfilerStep#{step}"))
+        self._labels.record(True)
 
     def end_step(self) -> None:
-        """Close the annotation of the step."""
+        """Close the annotation of the step, and all labels before it."""
+        self._labels.record(False)
+        self._labels.end_step()
         self._annotation.close()
 
     def finish(self) -> None:
-        """Stop recording."""
-        device.synchronize()
-        self._profiler.stop_trace()
-
-    def write_trace(self, path: Path) -> None:
-        """Write the trace, gzipped; the file appears whole or not at all."""
-        plain = path.with_suffix("")
-        partial = path.with_name(path.name + ".partial")
-        with _working_in(path.parent):
-            self._profiler.export_chrome_trace(plain.name)
-        with plain.open("rb") as source, gzip.open(partial, "wb", compresslevel=6) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        plain.unlink()
-        partial.rename(path)
-
-
-@contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    """Makes ``folder`` the working folder for a moment.
-
-    Kineto writes the path that it is given into the trace (``traceName``): a bare file name says nothing about the
-    machine.
-    """
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
-def new_profiler() -> profile:
-    """A torch profiler for the host and, where there is one, the CUDA device."""
-    activities = [ProfilerActivity.CPU]
-    if device.is_cuda():
-        activities.append(ProfilerActivity.CUDA)
-    return profile(activities=activities)
+        """Stop recording, take the hooks away and write the trace."""
+        self._labels.remove()
+        super().finish()
+        self.files["trace_file"] = self._path.name

@@ -9,6 +9,7 @@ import click
 
 from zerotrace.cli.analyze import analyze
 from zerotrace.cli.capture import capture
+from zerotrace.cli.doctor import doctor
 from zerotrace.cli.terminal import accept_any_encoding, printable
 from zerotrace.errors import ZerotraceError
 from zerotrace.version import VERSION
@@ -43,3 +44,4 @@ def main(verbose: int) -> None:
 
 main.add_command(analyze)
 main.add_command(capture)
+main.add_command(doctor)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import os
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from zerotrace.capture.models import MODELS
-from zerotrace.capture.plan import DEFAULT_SEED, DEFAULT_TIMEOUT_S
-from zerotrace.units import format_bytes, format_ns
+from zerotrace.capture.plan import DEFAULT_SEED, DEFAULT_TIMEOUT_S, WINDOWS
+from zerotrace.cli.many_hosts import capture_on_hosts
+from zerotrace.cli.outcome import print_result, talk
+from zerotrace.cli.progress import show_progress
+from zerotrace.cli.request import Request, make_nodes, make_plan, parse_windows
 
 if TYPE_CHECKING:
-    from zerotrace.capture.folder import CaptureFolder
-    from zerotrace.capture.launch import CaptureResult, ProgressCallback
-    from zerotrace.capture.plan import CapturePlan
-    from zerotrace.capture.progress import RankProgress
-    from zerotrace.model import RankRecord
+    from zerotrace.capture.job import JobRank
+    from zerotrace.capture.plan import Nodes
 
 _ARGS = "zerotrace.args"
 
@@ -32,6 +26,16 @@ Examples:
   zerotrace capture --stage 3 --gpus 8
   zerotrace capture --stage 3 --gpus 2 --device cpu --out traces/trial
   zerotrace capture --stage 2 --gpus 8 --set zero_optimization.reduce_bucket_size=5e7
+  zerotrace capture --stage 3 --gpus 8 --script train.py -- --epochs 1
+  zerotrace capture --stage 3 --hostfile hosts --script train.py
+  srun zerotrace capture --stage 3 --script train.py
+
+With --script the program runs unchanged: deepspeed.initialize is wrapped, its configuration gets the stage (and what
+--set says), each optimizer step is counted, and the run ends after the last window. In ARGS, {local_rank} stands for
+the local rank, for programs that expect --local_rank from DeepSpeed's launcher.
+
+Inside a torchrun or Slurm job (RANK, WORLD_SIZE and LOCAL_RANK, or SLURM_PROCID in a step of several tasks) the
+command is the rank itself, and needs no --gpus.
 
 The folder is printed on stdout, everything else on stderr. Exit code: 0 when the capture is complete; 1 when it cannot
 start; 2 for a mistake in the options; the exit code of the rank that died (128 + N if signal N ended it); 124 when
@@ -47,29 +51,9 @@ class _CommandWithArgs(click.Command):
         return super().parse_args(ctx, args)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    """The options as given; ``None`` where the default depends on the device."""
-
-    stage: int
-    num_ranks: int
-    device: str
-    model: str | None
-    num_profiled: int | None
-    num_warmup: int | None
-    num_timed: int | None
-    micro_batch: int | None
-    sequence: int | None
-    seed: int
-    timeout_s: float
-    ds_config: Path | None
-    settings: tuple[str, ...]
-    command: tuple[str, ...]
-
-
 @click.command(cls=_CommandWithArgs, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--stage", type=click.Choice(["0", "1", "2", "3"]), required=True, help="ZeRO stage.")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="Number of ranks; on CPUs too.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of ranks on each machine; on CPUs too.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cuda", "cpu"]),
@@ -78,11 +62,23 @@ class _Request:
     help="cuda: NCCL. cpu: gloo. auto: CUDA devices if there are any.",
 )
 @click.option(
+    "--script", type=click.Path(path_type=Path), metavar="FILE", help="DeepSpeed program to run; its ARGS follow `--`."
+)
+@click.option("--keep-running", is_flag=True, help="Let the program of --script go on after the last window.")
+@click.option(
     "--model",
     metavar="NAME",
     help=f"One of {', '.join(MODELS)}.  [cuda: gpt2-large, cpu: nano]",
 )
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Profiled steps.  [2]")
+@click.option(
+    "--windows",
+    callback=parse_windows,
+    default=",".join(WINDOWS),
+    show_default=True,
+    metavar="NAMES",
+    help="What to run after the warm-up; the default gives a full analysis.",
+)
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Steps of each window with a profiler.  [2]")
 @click.option("--warmup", type=click.IntRange(min=0), metavar="N", help="Warm-up steps.  [cuda: 5, cpu: 2]")
 @click.option(
     "--timed", type=click.IntRange(min=0), metavar="N", help="Timed steps, without a profiler.  [cuda: 15, cpu: 5]"
@@ -111,17 +107,41 @@ class _Request:
     default=DEFAULT_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="Limit for the whole run; then all ranks are ended.",
+    help="Limit for the whole run; then all ranks are ended. With --keep-running, until the last window is through.",
 )
-@click.option("--seed", type=int, default=DEFAULT_SEED, show_default=True, help="Seed of the weights and the tokens.")
+@click.option("--seed", type=int, metavar="N", help=f"Seed of the weights and the tokens.  [{DEFAULT_SEED}]")
+@click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Capture on these hosts over ssh; DeepSpeed's format, `worker-1 slots=4`.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["ssh", "print"]),
+    default="ssh",
+    show_default=True,
+    help="With --hostfile: start the command on each host, or print the commands.",
+)
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines.  [1]")
+@click.option("--node-rank", type=click.IntRange(min=0), metavar="N", help="Which of them this is, from 0.")
+@click.option(
+    "--rdzv-endpoint",
+    metavar="HOST:PORT",
+    help="Where they meet: a free port on node 0.  [first host:29500]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON on stdout.")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def capture(
     ctx: click.Context,
     stage: str,
-    gpus: int,
+    gpus: int | None,
     device: str,
+    script: Path | None,
+    keep_running: bool,
     model: str | None,
+    windows: tuple[str, ...],
     steps: int | None,
     warmup: int | None,
     timed: int | None,
@@ -131,23 +151,28 @@ def capture(
     settings: tuple[str, ...],
     out: Path | None,
     timeout: float,
-    seed: int,
+    seed: int | None,
+    hostfile: Path | None,
+    launcher: str,
+    nnodes: int,
+    node_rank: int | None,
+    rdzv_endpoint: str | None,
     as_json: bool,
+    args: tuple[str, ...],
 ) -> None:
     """Train a few steps at a ZeRO stage and trace every rank.
 
-    Runs a GPT-2 on random tokens with DeepSpeed: warm-up steps, timed steps without a profiler, then profiled steps
-    under torch.profiler on all ranks. The folder gets one Kineto trace a rank and manifest.json.
+    Runs a GPT-2 on random tokens with DeepSpeed, or with --script any program that trains with it, through windows: the
+    run as it is (timed), with a profiler that records the device alone (light), with one that records host and device
+    and knows what ZeRO is doing (detailed), and with the allocator's history (memory). The folder gets one Kineto trace
+    a rank, memory snapshots and manifest.json.
     """
-    from zerotrace.capture.ds_config import list_caveats
-    from zerotrace.capture.folder import check_out, reserve_folder
-
-    check_out(out)
-    request = _Request(
+    request = Request(
         stage=int(stage),
         num_ranks=gpus,
         device=device,
         model=model,
+        windows=windows,
         num_profiled=steps,
         num_warmup=warmup,
         num_timed=timed,
@@ -157,168 +182,59 @@ def capture(
         timeout_s=timeout,
         ds_config=ds_config,
         settings=settings,
+        script=script,
+        args=args,
+        keep_running=keep_running,
         command=("zerotrace", "capture", *ctx.meta[_ARGS]),
     )
-    plan = _make_plan(request)
-    folder = reserve_folder(out, plan.stage)
-    _talk(
-        f"Capturing {plan.model} at stage {plan.stage} on {plan.num_ranks} {plan.device} "
-        f"rank{'s' if plan.num_ranks > 1 else ''} ({plan.backend}) into {folder.path}"
+    request.check()
+    if hostfile is not None:
+        if nnodes > 1 or node_rank is not None:
+            raise click.UsageError("--hostfile numbers the nodes itself: leave out --nnodes and --node-rank.")
+        capture_on_hosts(hostfile, gpus, rdzv_endpoint, ctx.meta[_ARGS], start=launcher == "ssh")
+        return
+    from zerotrace.capture.job import find_job
+
+    job = find_job(os.environ)
+    if job is not None:
+        _join(job, request, out)
+        return
+    if gpus is None:
+        raise click.UsageError("Missing option '--gpus', the number of ranks to start on this machine.")
+    _launch(request, make_nodes(nnodes, node_rank, rdzv_endpoint), out, as_json)
+
+
+def _launch(request: Request, nodes: Nodes, out: Path | None, as_json: bool) -> None:
+    """Start the ranks of this machine."""
+    from zerotrace.capture.ds_config import list_caveats
+    from zerotrace.capture.folder import check_out, reserve_folder
+    from zerotrace.capture.hosts import hold_to_stdin
+
+    check_out(out)
+    plan = make_plan(request, nodes)
+    folder = reserve_folder(out, plan.stage, node_rank=nodes.node_rank)
+    on_nodes = f", node {nodes.node_rank} of {nodes.num_nodes}" if nodes.num_nodes > 1 else ""
+    talk(
+        f"Capturing {plan.program} at stage {plan.stage} on {plan.num_ranks} {plan.device} "
+        f"rank{'s' if plan.num_ranks > 1 else ''} ({plan.backend}){on_nodes} into {folder.path}"
     )
     for caveat in list_caveats(plan.ds_config):
-        _talk(f"Note: {caveat}")
-    result = _run(plan, folder)
-    _report(result, as_json)
-
-
-def _make_plan(request: _Request) -> CapturePlan:
-    """Check everything that can be checked before a process starts, cheapest first."""
-    from zerotrace.capture.ds_config import build_ds_config, parse_setting, read_ds_config, resolve_micro_batch
-    from zerotrace.capture.machine import choose_device, require_packages
-    from zerotrace.capture.models import find_model
-    from zerotrace.capture.plan import DEFAULTS, CapturePlan
-
-    if request.model is not None:
-        find_model(request.model)
-    settings = [parse_setting(text) for text in request.settings]
-    file_config = read_ds_config(request.ds_config) if request.ds_config else {}
-    require_packages()
-    device = choose_device(request.device, request.num_ranks)
-    defaults = DEFAULTS[device]
-    micro_batch = resolve_micro_batch(file_config, request.micro_batch, defaults.micro_batch)
-    ds_config = build_ds_config(
-        stage=request.stage,
-        micro_batch=micro_batch,
-        num_ranks=request.num_ranks,
-        file_config=file_config,
-        settings=settings,
-    )
-    plan = CapturePlan(
-        stage=request.stage,
-        num_ranks=request.num_ranks,
-        device=device,
-        model=request.model or defaults.model,
-        micro_batch=micro_batch,
-        sequence=request.sequence or defaults.sequence,
-        seed=request.seed,
-        num_warmup=_given(request.num_warmup, defaults.num_warmup),
-        num_timed=_given(request.num_timed, defaults.num_timed),
-        num_profiled=_given(request.num_profiled, defaults.num_profiled),
-        timeout_s=request.timeout_s,
-        ds_config=ds_config,
-        command=request.command,
-    )
-    from zerotrace.capture.ds_keys import check_ds_config
-
-    check_ds_config(ds_config, request.num_ranks)
-    return plan
-
-
-def _given(value: int | None, default: int) -> int:
-    return default if value is None else value
-
-
-def _run(plan: CapturePlan, folder: CaptureFolder) -> CaptureResult:
+        talk(f"Note: {caveat}")
+    if plan.device == "cpu" and {"light", "memory"} & set(request.windows):
+        talk("Note: on a CPU there is no light window, and the memory window has no allocator history, only owners.")
     from zerotrace.capture.launch import run_capture
 
-    with _progress(plan.num_steps) as on_progress:
-        return run_capture(plan, folder, on_progress=on_progress)
+    hold_to_stdin()
+    with show_progress(plan.num_steps) as on_progress:
+        result = run_capture(plan, folder, on_progress=on_progress)
+    print_result(result, as_json=as_json)
 
 
-@contextmanager
-def _progress(num_steps: int) -> Iterator[ProgressCallback]:
-    """Show how far the slowest rank is: a bar on a terminal, else a line for each new phase."""
-    if not sys.stderr.isatty():
-        yield _phase_lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _join(job: JobRank, request: Request, out: Path | None) -> None:
+    """Become a rank of the job that this process runs in."""
+    from zerotrace.capture.job import become_rank, plan_of_job, program_of_job
 
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("launched", total=num_steps)
-
-        def show(ranks: Sequence[RankProgress]) -> None:
-            slowest = min(ranks, key=lambda rank: rank.position)
-            done = slowest.step if slowest.step >= 0 else None
-            if slowest.phase in ("writing", "waiting", "done"):
-                done = num_steps
-            bar.update(task, description=slowest.phase, completed=done)
-
-        yield show
-
-
-def _phase_lines() -> Callable[[Sequence[RankProgress]], None]:
-    shown = "launched"
-
-    def show(ranks: Sequence[RankProgress]) -> None:
-        nonlocal shown
-        phase = min(ranks, key=lambda rank: rank.position).phase
-        if phase != shown and phase in _PHASE_WORDS:
-            shown = phase
-            _talk(_PHASE_WORDS[phase])
-
-    return show
-
-
-_PHASE_WORDS = {
-    "starting": "Ranks are starting ...",
-    "warmup": "Warm-up steps ...",
-    "timed": "Timed steps ...",
-    "profiled": "Profiled steps ...",
-    "writing": "Writing traces ...",
-}
-
-
-def _report(result: CaptureResult, as_json: bool) -> None:
-    records = result.manifest.ranks
-    if as_json:
-        click.echo(json.dumps(_summary(result), indent=1))
-    else:
-        for record in records:
-            _talk(_describe(record))
-        click.echo(str(result.folder))
-    sys.stdout.flush()
-    _talk("Next:")
-    _talk(f"zerotrace analyze {shlex.quote(str(result.folder))}")
-
-
-def _summary(result: CaptureResult) -> dict[str, Any]:
-    manifest = result.manifest
-    return {
-        "folder": str(result.folder),
-        "stage": manifest.stage,
-        "world_size": manifest.world_size,
-        "device": manifest.device,
-        "backend": manifest.backend,
-        "model": manifest.model.name,
-        "num_params": manifest.model.num_params,
-        "ranks": [
-            {
-                "rank": record.rank,
-                "median_step_ns": {kind: median(steps) for kind, steps in _step_times(record).items()},
-                "resident_bytes": record.resident_bytes,
-                "peak_bytes": record.peak_bytes,
-                "reserved_bytes": record.reserved_bytes,
-                "device_used_bytes": record.device_used_bytes,
-                "trace_file": record.trace_file,
-            }
-            for record in manifest.ranks
-        ],
-    }
-
-
-def _describe(record: RankRecord) -> str:
-    times = (f"{kind} step {format_ns(median(steps))}" for kind, steps in _step_times(record).items())
-    parts = [f"Rank {record.rank}", *times]
-    if record.resident_bytes is not None:
-        parts += [f"resident {format_bytes(record.resident_bytes)}", f"peak {format_bytes(record.peak_bytes)}"]
-    return ", ".join(parts)
-
-
-def _step_times(record: RankRecord) -> dict[str, tuple[int, ...]]:
-    return {window.kind.value: window.step_ns for window in record.windows if window.kind.value != "warmup"}
-
-
-def _talk(text: str) -> None:
-    click.echo(text, err=True)
+    plan = make_plan(request.in_job(job), make_nodes(1, None, None))
+    if job.rank == 0:
+        talk(f"Rank 0 of {job.world_size} in a {job.launcher} job: capturing {plan.program} at stage {plan.stage}")
+    become_rank(job, plan_of_job(plan, out), plan.device, program_of_job(plan))

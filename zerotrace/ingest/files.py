@@ -26,8 +26,9 @@ _UNFINISHED = (".tmp", ".partial", ".bak", ".orig", "~")
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
-#: Files that zerotrace itself writes beside the traces.
+#: Files that zerotrace itself writes beside the traces, by name and by the end of the name.
 OWN_FILES = frozenset({"manifest.json"})
+OWN_ENDINGS = (".owners.json", ".snapshot.pickle.gz")
 
 
 def find_candidates(inputs: Sequence[Path]) -> list[Path]:
@@ -132,7 +133,9 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def _may_be_trace(path: Path) -> bool:
-    if path.name.startswith(".") or path.name in OWN_FILES or path.name.endswith(_UNFINISHED) or not path.is_file():
+    if path.name.startswith(".") or path.name in OWN_FILES or not path.is_file():
+        return False
+    if path.name.endswith((*OWN_ENDINGS, *_UNFINISHED)):
         return False
     try:
         with path.open("rb") as stream:

@@ -1,0 +1,110 @@
+"""What becomes of a capture's folder once its ranks have ended."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotrace.capture import failure
+from zerotrace.capture.folder import CaptureFolder
+from zerotrace.capture.handoff import EngineFacts, read_report, report_path, write_json
+from zerotrace.capture.machine import recorded_environment
+from zerotrace.capture.manifest import build_manifest
+from zerotrace.capture.plan import CapturePlan
+from zerotrace.errors import CaptureError
+from zerotrace.model import RunManifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureResult:
+    """A complete capture, or the part of it that one machine has."""
+
+    folder: Path | None
+    """``None`` on a machine that shares the folder of node 0."""
+    manifest: RunManifest | None
+    """``None`` on any machine but node 0."""
+
+
+class Completion:
+    """Turns the folder that the ranks have filled into a result."""
+
+    def __init__(self, plan: CapturePlan, folder: CaptureFolder, environment: Mapping[str, str]) -> None:
+        self.plan = plan
+        self.folder = folder
+        self._environment = environment
+        self._created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the program goes on after the last window."""
+        return self.plan.script is not None and self.plan.script.keep_running
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether every rank that this machine has to hear from has handed in its report."""
+        return not self._missing()
+
+    def complete(self) -> CaptureResult:
+        """Write the manifest and give the folder its name.
+
+        Raises:
+            RunError: a rank has handed in no report.
+            CaptureError: the name has been taken in the meantime.
+        """
+        if missing := self._missing():
+            raise failure.no_report(missing)
+        if self.plan.nodes.node_rank > 0:
+            return self._complete_part()
+        manifest = self._manifest()
+        write_json(self.folder.partial / "manifest.json", manifest)
+        shutil.rmtree(self.folder.work)
+        self.folder.publish()
+        return CaptureResult(folder=self.folder.path, manifest=manifest)
+
+    def keep(self) -> str:
+        """After a failure: complete the capture if all of it is there, else give the folder a name that says so.
+
+        Returns:
+            One sentence that says where what was written is.
+        """
+        if self.is_possible:
+            try:
+                if (folder := self.complete().folder) is not None:
+                    return f"All windows were through before that: the capture is complete, in {folder}."
+            except (OSError, CaptureError, failure.RunError):
+                # It stays incomplete, for example for want of space.
+                if not self.folder.partial.exists():
+                    raise
+        return f"What was written is in {self.folder.keep_failed()}."
+
+    def _complete_part(self) -> CaptureResult:
+        shutil.rmtree(self.folder.work)
+        if not any(self.folder.partial.iterdir()):
+            self.folder.partial.rmdir()
+            return CaptureResult(folder=None, manifest=None)
+        self.folder.publish()
+        return CaptureResult(folder=self.folder.path, manifest=None)
+
+    def _manifest(self) -> RunManifest:
+        plan = self.plan
+        own = plan.script is None
+        facts = EngineFacts(stage=plan.stage, micro_batch=plan.micro_batch, ds_config=plan.ds_config)
+        return build_manifest(
+            [read_report(report_path(self.folder.work, rank)) for rank in range(plan.world_size)],
+            created=self._created,
+            command=plan.command,
+            environment=recorded_environment(self._environment),
+            program=plan.program,
+            sequence=plan.sequence if own else None,
+            seed=plan.seed if own else None,
+            engine=facts if own else None,
+        )
+
+    def _missing(self) -> list[int]:
+        """The ranks without a report: of all ranks on node 0, which writes the manifest, else of this machine's."""
+        plan = self.plan
+        ranks = range(plan.world_size) if plan.nodes.node_rank == 0 else plan.local_ranks
+        return [rank for rank in ranks if not report_path(self.folder.work, rank).is_file()]

@@ -1,0 +1,181 @@
+"""Inside an existing torchrun or Slurm job the command is no launcher, but the rank itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from zerotrace.capture.handoff import SESSION_VARIABLE, OwnOrders, SessionPlan, attach_orders
+from zerotrace.capture.machine import find_runner, rank_environment
+from zerotrace.capture.nodes import DEFAULT_PORT
+from zerotrace.capture.plan import CapturePlan, Nodes
+from zerotrace.capture.torchrun import gpt2_args
+from zerotrace.errors import CaptureError
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRank:
+    """The rank that a job has made this process."""
+
+    launcher: str
+    """``torchrun`` (or any that sets the same variables) or ``Slurm``."""
+    rank: int
+    world_size: int
+    local_rank: int
+    num_local: int | None
+    """Ranks on this machine, where the job says so."""
+    node: int
+    variables: Mapping[str, str]
+    """torch's variables, where the job does not set them itself."""
+
+
+def find_job(environment: Mapping[str, str]) -> JobRank | None:
+    """The rank that this process is; ``None`` where it is an ordinary process.
+
+    A single task of Slurm is an ordinary process, which may start the ranks of its machine itself; so is a shell of
+    ``sbatch`` or ``salloc``, which has no job step.
+
+    Raises:
+        CaptureError: the variables contradict each other.
+    """
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environment.keys():
+        return _from_torchrun(environment)
+    num_tasks = environment.get("SLURM_STEP_NUM_TASKS") or (
+        environment.get("SLURM_NTASKS") if "SLURM_STEP_ID" in environment else None
+    )
+    if "SLURM_PROCID" in environment and num_tasks and _number(environment, "SLURM_PROCID", num_tasks) > 1:
+        return _from_slurm(environment, int(num_tasks))
+    return None
+
+
+def become_rank(job: JobRank, plan: SessionPlan, device: str, program: list[str]) -> NoReturn:
+    """Replace this process by the rank: it keeps its process id, so that the job watches over it as before.
+
+    Args:
+        job: the rank that this process is.
+        plan: what the rank has to do.
+        device: ``cuda`` or ``cpu``.
+        program: training program and its arguments.
+    """
+    port = job.variables.get("MASTER_PORT") or os.environ.get("MASTER_PORT", str(DEFAULT_PORT))
+    host = job.variables.get("MASTER_ADDR") or os.environ.get("MASTER_ADDR")
+    # Only where the ranks meet matters here: it tells the network interface.
+    nodes = Nodes(num_nodes=1 if host is None else 2, node_rank=job.node, endpoint=f"{host}:{port}" if host else None)
+    environment = {**rank_environment(device, nodes), **job.variables, SESSION_VARIABLE: plan.to_json()}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "zerotrace.capture.rank", *program], environment)
+
+
+def plan_of_job(plan: CapturePlan, out: Path | None) -> SessionPlan:
+    """What a rank of a job has to do. There is no launcher: rank 0 makes the folder and completes it."""
+    own = plan.script is None
+    return SessionPlan(
+        num_warmup=plan.num_warmup,
+        num_timed=plan.num_timed,
+        num_profiled=plan.num_profiled,
+        num_labelled=plan.num_labelled,
+        num_light=plan.num_light,
+        num_memory=plan.num_memory,
+        attach=attach_orders(plan),
+        own=OwnOrders(
+            out=str(out) if out else None,
+            command=plan.command,
+            model=plan.model,
+            sequence=plan.sequence if own else None,
+            seed=plan.seed if own else None,
+        ),
+    )
+
+
+def program_of_job(plan: CapturePlan) -> list[str]:
+    """The training program of a plan and its arguments, without any file of a launcher."""
+    if plan.script is not None:
+        return [str(plan.script.path), *plan.script.args]
+    return [str(find_runner()), *gpt2_args(plan, json.dumps(plan.ds_config))]
+
+
+def _from_torchrun(environment: Mapping[str, str]) -> JobRank:
+    num_local = environment.get("LOCAL_WORLD_SIZE")
+    return _checked(
+        JobRank(
+            launcher="torchrun",
+            rank=_number(environment, "RANK"),
+            world_size=_number(environment, "WORLD_SIZE"),
+            local_rank=_number(environment, "LOCAL_RANK"),
+            num_local=int(num_local) if num_local else None,
+            node=_number(environment, "GROUP_RANK") if "GROUP_RANK" in environment else 0,
+            variables={},
+        )
+    )
+
+
+def _from_slurm(environment: Mapping[str, str], num_tasks: int) -> JobRank:
+    rank = _number(environment, "SLURM_PROCID")
+    local_rank = _number(environment, "SLURM_LOCALID")
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and "," not in visible:
+        # --gpus-per-task: each task sees its own device alone.
+        local_rank = 0
+    node = _number(environment, "SLURM_NODEID")
+    variables = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(num_tasks),
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(node),
+        "MASTER_ADDR": environment.get("MASTER_ADDR") or _first_host(environment),
+        # Jobs that share a machine must not meet; every rank of a job has to come to the same number.
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(20000 + _number(environment, "SLURM_JOB_ID") % 10000),
+    }
+    return _checked(
+        JobRank(
+            launcher="Slurm",
+            rank=rank,
+            world_size=num_tasks,
+            local_rank=local_rank,
+            num_local=None,
+            node=node,
+            variables=variables,
+        )
+    )
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    """The first host of a list such as ``rack1-node[03-05,09],login``."""
+    name = next((key for key in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST") if environment.get(key)), None)
+    hosts = environment[name] if name else ""
+    found = re.match(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>\d+)[^\]]*\](?P<suffix>[^,\[]*))?", hosts)
+    if found is None:
+        raise CaptureError(
+            f"Slurm's list of nodes ({name or 'SLURM_STEP_NODELIST'}) is {hosts!r}, so that the first is not known.",
+            code="job_unclear",
+            hint="Set MASTER_ADDR to the name of the node on which task 0 runs.",
+        )
+    return found["prefix"] + (found["number"] or "") + (found["suffix"] or "")
+
+
+def _number(environment: Mapping[str, str], name: str, default: str | None = None) -> int:
+    value = environment.get(name, "") if default is None else default
+    if not value.isdigit():
+        raise CaptureError(
+            f"{name} is {value!r} in the environment; a rank of a job needs a number there.",
+            code="job_unclear",
+            hint="Start the command with torchrun or srun, or unset the variables that they leave.",
+        )
+    return int(value)
+
+
+def _checked(job: JobRank) -> JobRank:
+    if not job.rank < job.world_size:
+        raise CaptureError(
+            f"The environment says rank {job.rank} of {job.world_size} ({job.launcher}).",
+            code="job_unclear",
+            hint="Start the command with torchrun or srun, or unset the variables that they leave.",
+        )
+    return job

@@ -1,0 +1,74 @@
+"""The hooks that mark ZeRO's own meaning in a trace, put in place and taken away again as a whole.
+
+The names they write are those of :mod:`zerotrace.labels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerotrace.capture.hooks import Hooks
+from zerotrace.capture.marks import Marker
+from zerotrace.capture.module_labels import ModuleLabels
+from zerotrace.capture.param_labels import ParamLabels
+from zerotrace.capture.step_labels import StepLabels
+from zerotrace.labels import LABEL_VERSION
+from zerotrace.model import LabelsRecord
+
+
+class LabelHooks:
+    """All label hooks of one engine.
+
+    Between :meth:`install` and :meth:`remove` they are there, but write nothing unless :meth:`record` has switched them
+    on.
+
+    Args:
+        engine: what ``deepspeed.initialize`` returned.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._marker = Marker()
+        self._modules = ModuleLabels(self._marker)
+        self._steps = StepLabels(self._marker, self._modules.end_backward)
+        model = engine.module
+        self._params = ParamLabels(
+            self._marker,
+            {id(module): name for name, module in model.named_modules()},
+            {id(param): name for name, param in model.named_parameters()},
+        )
+        self._hooks: Hooks | None = None
+        self._record: LabelsRecord | None = None
+
+    @property
+    def summary(self) -> LabelsRecord | None:
+        """Which hooks were in place and which were not; ``None`` if they never were."""
+        return self._record
+
+    def install(self) -> None:
+        """Put the hooks in place, if they are not."""
+        if self._hooks is not None:
+            return
+        self._hooks = hooks = Hooks()
+        self._modules.install(self._engine.module, hooks)
+        self._steps.install(self._engine, hooks)
+        optimizer = getattr(self._engine, "optimizer", None)
+        if hasattr(getattr(optimizer, "parameter_offload", optimizer), "get_param_coordinator"):
+            self._params.install(optimizer, hooks)
+        self._record = LabelsRecord(version=LABEL_VERSION, hooks=tuple(hooks.installed), missing=hooks.missing)
+
+    def record(self, on: bool) -> None:
+        """Write labels from now on, or no longer."""
+        self._marker.recording = on
+
+    def end_step(self) -> None:
+        """Close what a step has left open."""
+        self._modules.end_backward()
+        self._marker.end_all()
+
+    def remove(self) -> None:
+        """Put everything back as it was."""
+        self.record(False)
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None

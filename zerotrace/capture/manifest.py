@@ -1,0 +1,88 @@
+"""Puts the reports of all ranks together into the manifest of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from zerotrace.capture.ds_settings import plain_config
+from zerotrace.capture.handoff import EngineFacts, RankReport
+from zerotrace.capture.models import MODELS
+from zerotrace.capture.plan import BACKENDS
+from zerotrace.errors import CaptureError
+from zerotrace.model import LabelsRecord, ModelShape, RunManifest, WindowKind
+from zerotrace.version import VERSION
+
+
+def build_manifest(
+    reports: Sequence[RankReport],
+    *,
+    created: str,
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    program: str,
+    sequence: int | None = None,
+    seed: int | None = None,
+    engine: EngineFacts | None = None,
+) -> RunManifest:
+    """The manifest of a run.
+
+    Args:
+        reports: one a rank, in their order.
+        created: start of the capture, ISO 8601, UTC.
+        command: the command line that asked for it.
+        environment: the variables that change what is measured.
+        program: name of one of zerotrace's own models, else of the training program.
+        sequence: tokens a sequence, where that is known.
+        seed: seed of the weights, where that is known.
+        engine: configuration of the engine; what the engine itself has said where that is not known beforehand.
+
+    Raises:
+        CaptureError: the engine was none of DeepSpeed's, so that nothing is known about its configuration.
+    """
+    first = reports[0]
+    facts = engine or first.engine
+    if facts is None:
+        raise CaptureError(
+            "The session was given an engine that deepspeed.initialize has not returned.",
+            code="engine_unknown",
+            hint="Pass the first of the values that deepspeed.initialize returns.",
+        )
+    device = "cpu" if first.record.device == "cpu" else "cuda"
+    own = MODELS.get(program)
+    return RunManifest(
+        created=created,
+        zerotrace_version=VERSION,
+        command=command,
+        engine="deepspeed",
+        stage=facts.stage,
+        world_size=len(reports),
+        device=device,
+        backend=BACKENDS[device],
+        model=own.shape(first.num_params) if own else ModelShape(name=program, num_params=first.num_params),
+        micro_batch=facts.micro_batch,
+        sequence=sequence,
+        seed=seed,
+        ds_config=plain_config(facts.ds_config),
+        versions=first.versions,
+        environment=environment,
+        losses=first.losses,
+        ranks=tuple(report.record for report in reports),
+        labels=_with_overhead(first.labels, reports),
+        notes=first.notes,
+    )
+
+
+def _with_overhead(labels: LabelsRecord | None, reports: Sequence[RankReport]) -> LabelsRecord | None:
+    """What the label hooks cost a step, by the two windows without a profiler."""
+    if labels is None:
+        return None
+    labelled, timed = (_median_step_ns(reports, kind) for kind in (WindowKind.LABELLED, WindowKind.TIMED))
+    return replace(labels, overhead_ratio=labelled / timed if labelled and timed else None)
+
+
+def _median_step_ns(reports: Sequence[RankReport], kind: WindowKind) -> float | None:
+    """Median over a window's steps of the slowest rank's time."""
+    steps = [w.step_ns for report in reports for w in report.record.windows if w.kind is kind]
+    return median(max(ranks) for ranks in zip(*steps)) if steps else None

@@ -1,0 +1,239 @@
+"""The options of ``zerotrace capture`` as given, and the plan that they make."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zerotrace.capture.plan import WINDOWS
+
+if TYPE_CHECKING:
+    from zerotrace.capture.job import JobRank
+    from zerotrace.capture.plan import CapturePlan, Nodes, Script, WorkDefaults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options as given; ``None`` where the default depends on the device."""
+
+    stage: int
+    num_ranks: int | None
+    device: str
+    model: str | None
+    windows: tuple[str, ...]
+    num_profiled: int | None
+    num_warmup: int | None
+    num_timed: int | None
+    micro_batch: int | None
+    sequence: int | None
+    seed: int | None
+    timeout_s: float
+    ds_config: Path | None
+    settings: tuple[str, ...]
+    script: Path | None
+    args: tuple[str, ...]
+    keep_running: bool
+    command: tuple[str, ...]
+    world_size: int | None = None
+    """Ranks of the run, where a job has started them."""
+
+    def in_job(self, job: JobRank) -> Request:
+        """The same request, as it holds for a rank of a job.
+
+        Raises:
+            CaptureError: ``--gpus`` contradicts the job.
+        """
+        from zerotrace.errors import CaptureError
+
+        if self.num_ranks is not None and job.num_local is not None and self.num_ranks != job.num_local:
+            raise CaptureError(
+                f"--gpus is {self.num_ranks}, but this process is one of {job.num_local} ranks that {job.launcher} has "
+                "started on this machine.",
+                code="job_conflict",
+                hint="Leave out --gpus inside of a job, or unset RANK to start ranks from here.",
+            )
+        # Each rank looks after itself: it needs a device with its own number.
+        return replace(self, num_ranks=job.local_rank + 1, world_size=job.world_size)
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            click.UsageError: some do not.
+        """
+        if self.script is None:
+            if self.args:
+                raise click.UsageError(f"Got unexpected extra arguments ({' '.join(self.args)}): they need --script.")
+            if self.keep_running:
+                raise click.UsageError("--keep-running needs --script: zerotrace's own GPT-2 ends with the capture.")
+            return
+        own = {
+            "--model": self.model,
+            "--micro-batch": self.micro_batch,
+            "--sequence": self.sequence,
+            "--seed": self.seed,
+            "--ds-config": self.ds_config,
+        }
+        if given := [name for name, value in own.items() if value is not None]:
+            raise click.UsageError(
+                f"{' and '.join(given)} belong to zerotrace's own GPT-2; with --script the program brings them itself. "
+                "(--set changes single keys of its DeepSpeed configuration.)"
+            )
+        if self.num_warmup == 0:
+            raise click.UsageError("--warmup 0 with --script: the program's set-up lies in its first step.")
+
+
+def make_nodes(num_nodes: int, node_rank: int | None, endpoint: str | None) -> Nodes:
+    """The machines of a run, from the options that torchrun has too.
+
+    Raises:
+        click.UsageError: the options do not go together.
+    """
+    from zerotrace.capture.nodes import DEFAULT_PORT, parse_endpoint
+    from zerotrace.capture.plan import Nodes
+
+    if num_nodes == 1:
+        if endpoint is not None or node_rank:
+            raise click.UsageError("--node-rank and --rdzv-endpoint need --nnodes 2 or more.")
+        return Nodes()
+    if node_rank is None or endpoint is None:
+        raise click.UsageError("--nnodes needs --node-rank (which node this is) and --rdzv-endpoint (where they meet).")
+    if node_rank >= num_nodes:
+        raise click.UsageError(f"--node-rank {node_rank}: {num_nodes} nodes have the ranks 0 to {num_nodes - 1}.")
+    parse_endpoint(endpoint)
+    if not endpoint.rpartition(":")[2].isdigit() or endpoint.endswith("]"):
+        endpoint = f"{endpoint}:{DEFAULT_PORT}"
+    return Nodes(num_nodes=num_nodes, node_rank=node_rank, endpoint=endpoint)
+
+
+def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
+    """Check everything that can be checked before a process starts, cheapest first.
+
+    Args:
+        request: the options.
+        nodes: the machines of the run.
+
+    Raises:
+        CaptureError: the capture cannot work.
+    """
+    from zerotrace.capture.ds_config import read_ds_config
+    from zerotrace.capture.ds_settings import parse_setting
+    from zerotrace.capture.machine import choose_device, require_packages
+    from zerotrace.capture.models import find_model
+    from zerotrace.capture.nodes import check_endpoint
+    from zerotrace.capture.plan import DEFAULTS, CapturePlan, choose_steps
+
+    num_ranks = request.num_ranks or 1
+    if request.model is not None:
+        find_model(request.model)
+    settings = [parse_setting(text) for text in request.settings]
+    file_config = read_ds_config(request.ds_config) if request.ds_config else {}
+    check_endpoint(nodes)
+    script = _script(request, settings)
+    require_packages()
+    device = choose_device(request.device, num_ranks)
+    defaults = DEFAULTS[device]
+    world_size = request.world_size or num_ranks * nodes.num_nodes
+    work = {"script": script} if script else _gpt2(request, defaults, file_config, settings, world_size)
+    steps = choose_steps(
+        device,
+        timed=_given(request.num_timed, defaults.num_timed),
+        profiled=_given(request.num_profiled, defaults.num_profiled),
+        windows=request.windows,
+    )
+    plan = CapturePlan(
+        stage=request.stage,
+        num_ranks=num_ranks,
+        device=device,
+        num_warmup=_given(request.num_warmup, defaults.num_warmup),
+        **asdict(steps),
+        timeout_s=request.timeout_s,
+        nodes=nodes,
+        command=request.command,
+        **work,
+    )
+    _check_keys(plan, world_size)
+    return plan
+
+
+def parse_windows(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    """The value of ``--windows``, in the order in which windows run.
+
+    Raises:
+        click.BadParameter: there is no window of such a name.
+    """
+    asked = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in asked if name not in WINDOWS]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(WINDOWS)}.")
+    return tuple(name for name in WINDOWS if name in asked)
+
+
+def _script(request: Request, settings: list[tuple[str, Any]]) -> Script | None:
+    from zerotrace.capture.ds_config import refuse_option_key
+    from zerotrace.capture.plan import Script
+    from zerotrace.errors import CaptureError
+
+    if request.script is None:
+        return None
+    if not request.script.is_file():
+        raise CaptureError(
+            f"The program {request.script} does not exist."
+            if not request.script.exists()
+            else f"The program {request.script} is no file.",
+            code="script_missing",
+            hint="Pass the path of a Python program to --script, and its arguments after `--`.",
+        )
+    for key, _ in settings:
+        if key != "train_micro_batch_size_per_gpu":
+            refuse_option_key(key)
+    return Script(
+        path=request.script.absolute(), args=request.args, settings=tuple(settings), keep_running=request.keep_running
+    )
+
+
+def _gpt2(
+    request: Request,
+    defaults: WorkDefaults,
+    file_config: dict[str, Any],
+    settings: list[tuple[str, Any]],
+    world_size: int,
+) -> dict[str, Any]:
+    """What zerotrace's own GPT-2 needs to know."""
+    from zerotrace.capture.ds_config import build_ds_config, resolve_micro_batch
+    from zerotrace.capture.plan import DEFAULT_SEED
+
+    micro_batch = resolve_micro_batch(file_config, request.micro_batch, defaults.micro_batch)
+    return {
+        "model": request.model or defaults.model,
+        "micro_batch": micro_batch,
+        "sequence": request.sequence or defaults.sequence,
+        "seed": _given(request.seed, DEFAULT_SEED),
+        "ds_config": build_ds_config(
+            stage=request.stage,
+            micro_batch=micro_batch,
+            num_ranks=world_size,
+            file_config=file_config,
+            settings=settings,
+        ),
+    }
+
+
+def _check_keys(plan: CapturePlan, world_size: int) -> None:
+    """Hold the configuration against the DeepSpeed that is installed, as far as it is known."""
+    from zerotrace.capture.ds_keys import check_ds_config, check_keys
+    from zerotrace.capture.ds_settings import set_key
+
+    if plan.script is None:
+        check_ds_config(plan.ds_config, world_size)
+    elif plan.script.settings:
+        config: dict[str, Any] = {}
+        for key, value in plan.script.settings:
+            set_key(config, key, value)
+        check_keys(config)
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
