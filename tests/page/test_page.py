@@ -269,7 +269,7 @@ def test_tiles_hold_their_values_in_narrow_windows(open_report: OpenReport) -> N
 
 
 def test_box_that_hides_something_says_so(open_timeline: OpenReport) -> None:
-    page = open_timeline(training_run(), width=320)
+    page = open_timeline(training_run(hta=hta_report()), width=320)
     page.evaluate("document.querySelector('#step details').open = true")
     hint = page.locator("#step details .scroll-hint")
     hint.wait_for(state="visible")
@@ -279,8 +279,10 @@ def test_box_that_hides_something_says_so(open_timeline: OpenReport) -> None:
     page.wait_for_selector("#step details .scroll.more-left:not(.more-right)")
     # The figures fit themselves into the window.
     assert page.locator("#timeline .scroll-hint:visible").count() == 0
-    page.set_viewport_size({"width": 2000, "height": 800})
-    hint.wait_for(state="hidden")
+    beside = page.locator(".scroll-hint:has(+ [aria-label='HTA beside ours'])")
+    beside.wait_for(state="visible")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    beside.wait_for(state="hidden")
 
 
 def test_command_has_the_variables_that_change_what_is_measured_in_front() -> None:

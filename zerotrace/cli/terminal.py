@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
 from types import FrameType
 from typing import NoReturn
+
+
+_PATIENCE_S = 10
 
 
 def accept_any_encoding() -> None:
@@ -19,6 +23,10 @@ def end_in_order() -> None:
     """Turns SIGTERM and SIGHUP into an orderly exit, so that what is half done is removed."""
 
     def leave(sig: int, _frame: FrameType | None) -> NoReturn:
+        # Workers are ended first, since the exit would wait for them; and if it waits all the same, not for long.
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        signal.alarm(_PATIENCE_S)
         raise SystemExit(128 + sig)
 
     for sig in (signal.SIGTERM, signal.SIGHUP):

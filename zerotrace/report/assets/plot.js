@@ -70,7 +70,7 @@ async function drawBars(element, onStep) {
   const plotWidth = width - layout.margin.l - layout.margin.r;
   // Room for the total at the end of the longest bar, however narrow the figure is.
   const range = [0, layout.xaxis.range[1] * Math.max(1, plotWidth / (plotWidth - TOTAL_PX) / 1.11)];
-  const nticks = Math.max(2, Math.min(9, Math.floor(plotWidth / 70)));
+  const nticks = Math.max(3, Math.min(9, Math.floor(plotWidth / 70)));
   const styled = layoutWith(colours, { ...layout, width, xaxis: { ...layout.xaxis, range, showgrid: true, gridcolor: colours.border, layer: "below traces", nticks } });
   const first = !element.classList.contains("js-plotly-plot");
   await Plotly.react(element, paintBars(data, colours), styled, { ...CONFIG, displayModeBar: false });
