@@ -26,6 +26,10 @@ Plans = Callable[..., CapturePlan]
 Programs = Callable[[str], Path]
 
 
+#: Step 3 of the loop, where the fault is, is the first one under the profiler.
+TRACED = {"num_warmup": 1, "num_timed": 1, "num_profiled": 2}
+
+
 def fail(plan: CapturePlan, program: Path, out: Path) -> CaptureError:
     with pytest.raises(CaptureError) as caught:
         run_capture(plan, reserve_folder(out, plan.stage), program=program, program_args=())
@@ -46,7 +50,7 @@ def fail(plan: CapturePlan, program: Path, out: Path) -> CaptureError:
 def test_a_rank_that_dies_is_named_and_ends_the_run(
     make_plan: Plans, write_program: Programs, tmp_path: Path, fault: str, exit_code: int, said: str
 ) -> None:
-    error = fail(make_plan(), write_program(fault), tmp_path / "out")
+    error = fail(make_plan(**TRACED), write_program(fault), tmp_path / "out")
     assert error.code == "rank_died"
     assert error.exit_code == exit_code
     assert str(error).startswith("Rank 1 ")
@@ -66,12 +70,12 @@ def test_a_rank_that_hangs_is_named_with_every_rank_s_phase(
         "subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep(300)"
     )
     began = time.monotonic()
-    error = fail(make_plan(timeout_s=12), write_program(fault), tmp_path / "out")
-    assert time.monotonic() - began < 30
+    error = fail(make_plan(**TRACED, timeout_s=16), write_program(fault), tmp_path / "out")
+    assert time.monotonic() - began < 34
     assert (error.code, error.exit_code) == ("timeout", 124)
     assert "Late: rank 1" in str(error)
-    assert "rank 0: in step 3 (timed)" in str(error)
-    assert "rank 1: in step 3 (timed), at program.py:" in str(error)
+    assert "rank 0: in step 3 (detailed)" in str(error)
+    assert "rank 1: in step 3 (detailed), at program.py:" in str(error)
     assert (tmp_path / "out.failed" / "ranks" / "rank_1.stack").is_file()
 
 

@@ -26,7 +26,7 @@ Plans = Callable[..., CapturePlan]
 Programs = Callable[[str], Path]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Step 3 of the loop, where the fault is, is the first one under the detailed profiler.
+#: Step 3 of the loop, where the fault is, is the first one under the profiler.
 TRACED = {"num_warmup": 1, "num_timed": 1, "num_profiled": 2}
 
 
@@ -36,27 +36,6 @@ def fail(plan: CapturePlan, program: Path, out: Path) -> CaptureError:
     assert not out.exists()
     assert not list(out.parent.glob(f".{out.name}*"))
     return caught.value
-
-
-def test_kill_9_of_one_rank_under_the_profiler_ends_all(
-    make_plan: Plans, write_program: Programs, tmp_path: Path
-) -> None:
-    began = time.monotonic()
-    error = fail(make_plan(**TRACED), write_program("os.kill(os.getpid(), signal.SIGKILL)"), tmp_path / "out")
-    assert time.monotonic() - began < 30
-    assert (error.code, error.exit_code) == ("rank_died", 137)
-    assert str(error).startswith("Rank 1 was ended by SIGKILL (in step 3 (detailed))")
-
-
-def test_a_rank_that_sleeps_under_the_profiler_is_named(
-    make_plan: Plans, write_program: Programs, tmp_path: Path
-) -> None:
-    began = time.monotonic()
-    error = fail(make_plan(**TRACED, timeout_s=18), write_program("time.sleep(300)"), tmp_path / "out")
-    assert time.monotonic() - began < 32
-    assert (error.code, error.exit_code) == ("timeout", 124)
-    assert "Late: rank 1" in str(error)
-    assert "rank 1: in step 3 (detailed), at program.py:" in str(error)
 
 
 @pytest.fixture

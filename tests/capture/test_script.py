@@ -203,11 +203,24 @@ def test_two_lines_in_a_loop_that_is_too_short_leave_a_folder_that_says_so() -> 
     assert Path("mine.failed").is_dir()
 
 
-def test_inside_a_torchrun_job_the_command_is_the_rank() -> None:
-    words = ["-m", "zerotrace", "capture", "--stage", "3", "--out", "job", *FEW]
-    done = torchrun(*words, "--script", str(PROGRAMS / "plain.py"), "--", "--deepspeed_config", "ds.json",
-                    "--local_rank", "{local_rank}")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_task_of_a_slurm_job_is_a_rank() -> None:
+    words = [sys.executable, "-m", "zerotrace", "capture", "--stage", "3", "--out", "job", *FEW,
+             "--script", str(PROGRAMS / "plain.py"), "--", "--deepspeed_config", "ds.json",
+             "--local_rank", "{local_rank}"]  # fmt: skip
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NODEID": "0",
+            "SLURM_JOB_ID": str(os.getpid()), "PYTHONPATH": str(ROOT)}  # fmt: skip
+    tasks = [
+        subprocess.Popen(
+            words,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **step, "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)},
+        )
+        for task in range(2)
+    ]
+    said = [task.communicate(timeout=120)[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], said
+    assert "zerotrace: the capture is in job" in said[0]
     manifest = manifest_of("job")
     assert (manifest["stage"], manifest["world_size"], manifest["model"]["name"]) == (3, 2, "plain.py")
     assert manifest["command"][:4] == ["zerotrace", "capture", "--stage", "3"]

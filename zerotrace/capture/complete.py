@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotrace.capture import failure
-from zerotrace.capture.folder import CaptureFolder
+from zerotrace.capture.folder import CaptureFolder, move_files
 from zerotrace.capture.handoff import EngineFacts, read_report, report_path, write_json
 from zerotrace.capture.machine import recorded_environment
 from zerotrace.capture.manifest import build_manifest
@@ -35,6 +37,7 @@ class Completion:
         self.plan = plan
         self.folder = folder
         self._environment = environment
+        self.local = Path(tempfile.mkdtemp(prefix="zerotrace-")) if plan.nodes.num_nodes > 1 else None
         self._created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
     @property
@@ -72,13 +75,24 @@ class Completion:
         """
         if self.is_possible:
             try:
-                if (folder := self.complete().folder) is not None:
-                    return f"All windows were through before that: the capture is complete, in {folder}."
+                result = self.complete()
+                where = result.folder or "the folder of node 0"
+                return f"All windows were through before that: the capture is complete, in {where}."
             except (OSError, CaptureError, failure.RunError):
                 # It stays incomplete, for example for want of space.
                 if not self.folder.partial.exists():
                     raise
+        if self.local is not None:
+            # What ranks had finished and not yet moved; where there is no room for it, it is lost with the rest.
+            with contextlib.suppress(OSError):
+                for folder in sorted(self.local.iterdir()):
+                    move_files(folder, self.folder.partial)
         return f"What was written is in {self.folder.keep_failed()}."
+
+    def remove_local(self) -> None:
+        """Remove the folder that the ranks of one of several machines write into first."""
+        if self.local is not None:
+            shutil.rmtree(self.local, ignore_errors=True)
 
     def _complete_part(self) -> CaptureResult:
         shutil.rmtree(self.folder.work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 
 from zerotrace.errors import CaptureError
@@ -87,6 +88,23 @@ def reserve_folder(out: Path | None, stage: int, *, node_rank: int = 0) -> Captu
         if not folder.exists() and (reserved := _reserve(folder, node_rank)) is not None:
             return reserved
     raise AssertionError("unreachable: the numbers do not end")
+
+
+def move_files(source: Path, target: Path) -> None:
+    """Move files, over the border of a file system too; each appears whole, and none takes the place of another."""
+    for path in sorted(source.iterdir()):
+        if path.is_dir():
+            (target / path.name).mkdir(exist_ok=True)
+            move_files(path, target / path.name)
+            continue
+        partial = target / f"{path.name}.partial"
+        with path.open("rb") as reader, partial.open("xb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+        # Takes the name exclusively, on a network file system too.
+        (target / path.name).touch(exist_ok=False)
+        partial.replace(target / path.name)
+        path.unlink()
+    source.rmdir()
 
 
 def check_out(out: Path | None) -> None:

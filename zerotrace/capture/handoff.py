@@ -73,6 +73,8 @@ class SessionPlan:
     """Set where no launcher completes the capture."""
     num_nodes: int = 1
     """Machines of the run, each with a launcher."""
+    local_folder: str = ""
+    """Where ranks write first if the trace folder may be on a network; the launcher removes it."""
     name_mark: str = ""
     """Stands behind the rank in file names, where folders of several machines may come to lie in one place."""
 

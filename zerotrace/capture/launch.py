@@ -66,7 +66,7 @@ def run_capture(
     completion = Completion(plan, folder, environment)
     try:
         with _on_stop_signal(_raise_interrupt):
-            write_json(session_file, _session_plan(plan, folder))
+            write_json(session_file, _session_plan(completion))
             own = [str(program), *program_args] if program else program_command(plan, folder.work)
             _run_ranks(torchrun_command(plan, folder.work, own), environment, completion, on_progress)
             return completion.complete()
@@ -90,10 +90,12 @@ def run_capture(
         if folder.partial.exists():
             # Some other error: the name must not stay reserved.
             folder.keep_failed()
+        completion.remove_local()
 
 
-def _session_plan(plan: CapturePlan, folder: CaptureFolder) -> SessionPlan:
+def _session_plan(completion: Completion) -> SessionPlan:
     """What every rank of this machine is told."""
+    plan, folder = completion.plan, completion.folder
     return SessionPlan(
         trace_folder=str(folder.partial.resolve()),
         work_folder=str(folder.work.resolve()),
@@ -105,6 +107,7 @@ def _session_plan(plan: CapturePlan, folder: CaptureFolder) -> SessionPlan:
         num_memory=plan.num_memory,
         attach=attach_orders(plan),
         num_nodes=plan.nodes.num_nodes,
+        local_folder=str(completion.local or ""),
     )
 
 

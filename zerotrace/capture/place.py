@@ -14,7 +14,6 @@ import datetime
 import os
 import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from zerotrace.capture.folder import CaptureFolder, reserve_folder
+from zerotrace.capture.folder import CaptureFolder, move_files, reserve_folder
 from zerotrace.capture.handoff import (
     OwnOrders,
     RankReport,
@@ -59,7 +58,7 @@ class Place:
         torch.distributed.barrier()
 
     def abandon(self) -> None:
-        """The training program has failed: keep what is there."""
+        """The training program has failed: the launcher keeps what is there."""
 
 
 class NodesPlace(Place):
@@ -76,7 +75,8 @@ class NodesPlace(Place):
         shared = _find_shared(_broadcast(str(own) if self._rank == 0 else None))
         self._target = shared or own
         # A trace is written in many small pieces, and once more to compress it: not over a network.
-        self._local = Path(tempfile.mkdtemp(prefix="zerotrace-"))
+        self._local = Path(self._plan.local_folder) / f"rank_{self._rank}"
+        self._local.mkdir()
         self._plan = dataclasses.replace(
             self._plan, trace_folder=str(self._local), name_mark="" if shared else _machine_mark()
         )
@@ -85,17 +85,12 @@ class NodesPlace(Place):
     def deliver(self, report: RankReport) -> None:
         """Move this rank's files to their folder, and the reports of all ranks to node 0."""
         if self._local is not None:
-            _move_files(self._local, self._target)
+            move_files(self._local, self._target)
         reports = _gather(report)
         work = Path(self._plan.work_folder)
         for received in reports if self._rank == 0 else [report]:
             write_json(report_path(work, received.record.rank), received)
         torch.distributed.barrier()
-
-    def abandon(self) -> None:
-        """Keep what has been written so far."""
-        if self._local is not None:
-            _move_files(self._local, self._target)
 
 
 class OwnPlace(Place):
@@ -200,23 +195,6 @@ def _find_shared(folder_of_rank_0: str) -> Path | None:
     if torch.distributed.get_rank() == 0:
         token.unlink()
     return token.parent if seen else None
-
-
-def _move_files(source: Path, target: Path) -> None:
-    """Move files; each appears whole, and none takes the place of another."""
-    for path in sorted(source.iterdir()):
-        if path.is_dir():
-            (target / path.name).mkdir(exist_ok=True)
-            _move_files(path, target / path.name)
-            continue
-        partial = target / f"{path.name}.partial"
-        with path.open("rb") as reader, partial.open("xb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 20)
-        with (target / path.name).open("xb"):
-            pass
-        partial.replace(target / path.name)
-        path.unlink()
-    source.rmdir()
 
 
 def _broadcast(value: Any) -> Any:
