@@ -8,7 +8,6 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-
 _PATIENCE_S = 10
 
 
