@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ def read_ds_config(path: Path) -> dict[str, Any]:
             f"The DeepSpeed configuration {path} is no UTF-8 text (byte {error.start}).",
             code="ds_config_json_invalid",
             hint="Pass a JSON file to --ds-config.",
+        ) from error
+    except RecursionError as error:
+        raise CaptureError(
+            f"The DeepSpeed configuration {path} is nested too deeply.",
+            code="ds_config_json_invalid",
+            hint="Pass a DeepSpeed configuration to --ds-config.",
         ) from error
     except json.JSONDecodeError as error:
         raise CaptureError(
@@ -134,11 +141,26 @@ def build_ds_config(
         # DeepSpeed refuses two half precisions at once, and only one of them was asked for.
         del config["bf16"]
     _merge(config, wished)
+    _refuse_not_finite(config)
     refuse_comms_logger(config)
     if "optimizer" in config:
         raise _refused("optimizer")
     _check_train_batch(config, micro_batch, num_ranks)
     return config
+
+
+def _refuse_not_finite(config: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuses NaN and Infinity, which Python's JSON accepts and nobody else's."""
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            _refuse_not_finite(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise CaptureError(
+                f"{name} is {value} in the DeepSpeed configuration; expected a finite number.",
+                code="ds_config_value",
+                hint="Correct it in --ds-config or --set.",
+            )
 
 
 def list_caveats(ds_config: Mapping[str, Any]) -> list[str]:

@@ -28,6 +28,7 @@ _TORCHRUN_FAILURE = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s
 _STACK_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
 
 # Where a rank's innermost Python frame is when it waits for its peers (or for its device, which does).
+_SAYS_NOTHING = ("torch/autograd/graph.py",)
 _WAITING_IN = ("torch/distributed/", "deepspeed/comm/", "torch/cuda/__init__.py", "torch/cuda/streams.py")
 
 
@@ -131,8 +132,17 @@ def _late_ranks(progress: Sequence[RankProgress], stacks: Sequence[list[str]]) -
     behind = [p.rank for p in progress if p.position == least]
     if len(behind) < len(progress):
         return behind
-    busy = [p.rank for p, frames in zip(progress, stacks) if frames and not frames[0].startswith(_WAITING_IN)]
-    return busy if len(busy) < len(progress) else []
+    # A rank that lives and does not even answer is stopped, or stuck in the kernel.
+    silent = [p.rank for p, frames in zip(progress, stacks) if p.pid is not None and not frames]
+    if 0 < len(silent) < len(progress):
+        return silent
+    busy = {
+        p.rank: frames[0] for p, frames in zip(progress, stacks) if frames and not frames[0].startswith(_WAITING_IN)
+    }
+    # Collectives run inside of backward too, where Python sees autograd's engine alone: that is no evidence.
+    telling = [rank for rank, frame in busy.items() if not frame.startswith(_SAYS_NOTHING)]
+    late = telling or list(busy)
+    return late if len(late) < len(progress) else []
 
 
 def _collect_stacks(work: Path, progress: Sequence[RankProgress], torchrun: int, session_file: Path) -> list[list[str]]:
@@ -162,7 +172,7 @@ def _without_machine(path: str) -> str:
 
 
 def _in_frame(frames: list[str]) -> str:
-    return f", at {frames[0]}" if frames else ""
+    return f", at {frames[0]}" if frames else ", gave no stack when asked"
 
 
 def _shell_code(code: int) -> int:

@@ -51,6 +51,13 @@ class _CommandWithArgs(click.Command):
         return super().parse_args(ctx, args)
 
 
+def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    # a range lets NaN through, because no comparison with it is true
+    if value != value:
+        raise click.BadParameter("nan is no number of seconds.")
+    return value
+
+
 @click.command(cls=_CommandWithArgs, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--stage", type=click.Choice(["0", "1", "2", "3"]), required=True, help="ZeRO stage.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of ranks on each machine; on CPUs too.")
@@ -103,7 +110,8 @@ class _CommandWithArgs(click.Command):
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True, max=1e7),
+    callback=_refuse_nan,
     default=DEFAULT_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
