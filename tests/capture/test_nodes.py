@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.capture.conftest import processes_of
+from tests.capture.test_failures import wait_until
 
 pytestmark = [pytest.mark.capture, pytest.mark.usefixtures("no_orphans")]
 
@@ -112,6 +114,26 @@ def test_a_host_that_fails_ends_the_capture_on_all(hosts: Hosts, tmp_path: Path)
     assert f"The capture failed on {hosts.names[0]}" in done.stderr
     assert not processes_of(tmp_path)
     assert not Path("run").exists()
+
+
+@pytest.mark.usefixtures("ssh_into_namespaces")
+def test_ctrl_c_ends_the_capture_on_all_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    Path("hosts").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
+    Path("train.py").write_text("import time\ntime.sleep(300)\n")
+    command = zerotrace("--hostfile", "hosts", "--rdzv-endpoint", hosts.endpoint, "--script", "train.py")
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        progress = [tmp_path / name / "ranks" / f"rank_{rank}.progress"
+                    for rank, name in enumerate((".run.partial", ".run.node1.partial"))]  # fmt: skip
+        wait_until(lambda: all(path.is_file() for path in progress), 40)
+        running.send_signal(signal.SIGINT)
+        said = running.communicate(timeout=30)[1]
+    finally:
+        running.kill()
+    assert running.returncode == 130
+    assert "The capture was interrupted (SIGINT); it has been ended on all hosts." in said
+    assert not processes_of(tmp_path)
+    assert {path.name for path in Path().glob("*run*")} == {"run.failed", "run.failed-2"}
 
 
 def test_hosts_that_share_no_folder_each_keep_their_own_traces(hosts: Hosts, tmp_path: Path) -> None:

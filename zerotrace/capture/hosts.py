@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from zerotrace.capture.machine import recorded_environment
+from zerotrace.capture.stopping import InterruptError, on_stop_signal, raise_interrupt
 from zerotrace.errors import CaptureError
 
 #: Set for a launcher that another one has started over ssh: it ends its ranks when its standard input closes, which is
@@ -80,22 +81,25 @@ def run_on_hosts(commands: Sequence[HostCommand], on_line: Callable[[str, str], 
     """
     runs: list[_HostRun] = []
     try:
-        for command in commands:
-            runs.append(_HostRun(command, on_line))
-        failed = _wait(runs)
-    except KeyboardInterrupt:
+        with on_stop_signal(raise_interrupt):
+            for command in commands:
+                runs.append(_HostRun(command, on_line))
+            failed = _wait(runs)
+    except InterruptError as stop:
         raise CaptureError(
-            "The capture was interrupted; it has been ended on all hosts.",
+            f"The capture was interrupted ({stop.signal.name}); it has been ended on all hosts.",
             code="interrupted",
             hint="What each host has kept is said above.",
-            exit_code=128 + signal.SIGINT,
+            exit_code=128 + stop.signal,
         ) from None
     finally:
-        for run in runs:
-            run.let_go()
-        deadline = time.monotonic() + _GRACE_S
-        for run in runs:
-            run.end(deadline)
+        # A second Ctrl-C must not cut this short.
+        with on_stop_signal(signal.SIG_IGN):
+            for run in runs:
+                run.let_go()
+            deadline = time.monotonic() + _GRACE_S
+            for run in runs:
+                run.end(deadline)
     if failed is not None:
         raise _failure(failed)
     return runs[0].output

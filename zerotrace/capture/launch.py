@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from zerotrace.capture import failure
 from zerotrace.capture.complete import CaptureResult, Completion
@@ -19,6 +16,7 @@ from zerotrace.capture.machine import rank_environment
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.capture.processes import end_processes
 from zerotrace.capture.progress import RankProgress, read_progress
+from zerotrace.capture.stopping import InterruptError, on_stop_signal, raise_interrupt
 from zerotrace.capture.torchrun import program_command, torchrun_command
 from zerotrace.errors import CaptureError
 
@@ -26,14 +24,6 @@ _POLL_S = 0.1
 
 #: Called several times a second with the progress of all ranks.
 ProgressCallback = Callable[[Sequence[RankProgress]], None]
-
-
-class _InterruptError(Exception):
-    """A signal has asked the launcher to stop."""
-
-    def __init__(self, sig: int) -> None:
-        super().__init__(sig)
-        self.signal = signal.Signals(sig)
 
 
 def run_capture(
@@ -65,12 +55,12 @@ def run_capture(
     environment = {**rank_environment(plan.device, plan.nodes), SESSION_VARIABLE: str(session_file)}
     completion = Completion(plan, folder, environment)
     try:
-        with _on_stop_signal(_raise_interrupt):
+        with on_stop_signal(raise_interrupt):
             write_json(session_file, _session_plan(completion))
             own = [str(program), *program_args] if program else program_command(plan, folder.work)
             _run_ranks(torchrun_command(plan, folder.work, own), environment, completion, on_progress)
             return completion.complete()
-    except _InterruptError as stop:
+    except InterruptError as stop:
         raise CaptureError(
             f"The capture was interrupted ({stop.signal.name}); all ranks have been ended.",
             code="interrupted",
@@ -132,7 +122,7 @@ def _run_ranks(
             _watch(torchrun, completion, session_file, on_progress)
         finally:
             # A second Ctrl-C must not cut this short.
-            with _on_stop_signal(signal.SIG_IGN):
+            with on_stop_signal(signal.SIG_IGN):
                 end_processes(torchrun.pid, session_file)
                 torchrun.wait()
 
@@ -157,25 +147,3 @@ def _watch(
         if time.monotonic() > deadline and not (completion.may_go_on and completion.is_possible):
             raise failure.time_is_up(work, plan, torchrun.pid, session_file)
         time.sleep(_POLL_S)
-
-
-def _raise_interrupt(sig: int, _frame: FrameType | None) -> None:
-    raise _InterruptError(sig)
-
-
-@contextmanager
-def _on_stop_signal(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP handled in another way for a while. Only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    stopping = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        # A terminal or an ssh connection that is gone; nohup has it ignored.
-        stopping.append(signal.SIGHUP)
-    before = {sig: signal.signal(sig, handler) for sig in stopping}
-    try:
-        yield
-    finally:
-        for sig, old in before.items():
-            signal.signal(sig, old)
