@@ -21,7 +21,8 @@ with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config, enabled=args
     model = torch.nn.Sequential(*[torch.nn.Linear(args.width, args.width) for _ in range(3)])
 engine, *_ = initialize(args=args, model=model, optimizer=torch.optim.AdamW(model.parameters()))
 for _ in range(args.steps):
-    loss = engine(torch.randn(2, args.width, dtype=torch.bfloat16)).float().pow(2).mean()
+    inputs = torch.randn(2, args.width, dtype=torch.bfloat16, device=engine.device)
+    loss = engine(inputs).float().pow(2).mean()
     engine.backward(loss)
     engine.step()
 assert args.local_rank >= 0
