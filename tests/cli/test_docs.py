@@ -37,7 +37,7 @@ def test_the_sql_of_the_readme_answers() -> None:
     (query,) = blocks("sql")
     rows = duckdb.sql(query).fetchall()
     assert [row[:2] for row in rows] == [("stage3", 0), ("stage3", 1)]
-    assert all(0 < exposed < step for _, _, step, exposed, _ in rows)
+    assert all(0 < waiting < exposed < step for _, _, step, exposed, waiting, _ in rows)
 
 
 def test_the_python_of_the_readme_runs(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
