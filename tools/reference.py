@@ -6,6 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from zerotrace.cli import COMMANDS
 from zerotrace.cli import main as command_line
 from zerotrace.schema import TABLES
 
@@ -15,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 def cli_reference() -> str:
     """The help of every command, as a terminal of 100 columns shows it."""
     parts = ["# Command line", "", "Written by `python tools/reference.py` from the commands' own help.", ""]
-    for words in ([], *([name] for name in sorted(command_line.commands))):
+    for words in ([], *([name] for name in COMMANDS)):
         shown = CliRunner().invoke(command_line, [*words, "--help"], prog_name="zerotrace", terminal_width=100)
         parts += [f"## {' '.join(['zerotrace', *words])}", "", "```", shown.output.rstrip(), "```", ""]
     return "\n".join(parts)

@@ -105,6 +105,18 @@ def codes_and_names(table: pa.Table, column: str) -> tuple[Int64Array, list[str]
     return codes, chunks[0].dictionary.to_pylist()
 
 
+def number_pairs(first: Int64Array, second: Int64Array) -> tuple[int, Int64Array]:
+    """Numbers the distinct pairs, in the order of ``first``, then ``second``.
+
+    Returns:
+        How many there are, and the number of each entry's pair, shape ``(n,)``.
+    """
+    _, major = np.unique(first, return_inverse=True)
+    distinct, minor = np.unique(second, return_inverse=True)
+    pairs, which = np.unique(major * max(distinct.size, 1) + minor, return_inverse=True)
+    return int(pairs.size), which
+
+
 def _ints_of(array: pa.Array) -> tuple[Int64Array, BoolArray]:
     bitmap, data = array.buffers()
     kind = np.dtype(np.int32) if array.type == pa.int32() else np.dtype(np.int64)

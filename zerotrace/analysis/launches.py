@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from zerotrace.ingest.classify import RUNTIME_CATS
 from zerotrace.intervals import Int64Array, Intervals
-from zerotrace.tables import BoolArray, codes_and_names, ints, optional_ints
+from zerotrace.tables import BoolArray, codes_and_names, ints, number_pairs, optional_ints
 
 #: Runtime and driver calls during which the host waits for the device; parts of their names.
 SYNCHRONISING = ("Synchronize", "Memcpy", "Malloc", "Free")
@@ -47,7 +47,7 @@ def find_launches(events: pa.Table) -> Launches:
     row_end = row_start + ints(events, "dur_ns")
     correlation, correlated = optional_ints(events, "correlation")
     calls = np.flatnonzero(_is_call(events))
-    num_threads, thread_of_call = _threads(ints(events, "pid")[calls], ints(events, "tid")[calls])
+    num_threads, thread_of_call = number_pairs(ints(events, "pid")[calls], ints(events, "tid")[calls])
     linked = np.zeros(events.num_rows, dtype=bool)
     start: Int64Array = np.array(row_start)
     end: Int64Array = np.array(row_start)
@@ -78,14 +78,6 @@ def on_device(events: pa.Table) -> BoolArray:
     _, has_device = optional_ints(events, "device")
     category, _ = codes_and_names(events, "category")
     return np.asarray(has_device & (category >= 0), dtype=bool)
-
-
-def _threads(pid: Int64Array, tid: Int64Array) -> tuple[int, Int64Array]:
-    """How many distinct threads there are, and the number of each entry's."""
-    _, process = np.unique(pid, return_inverse=True)
-    tids, thread = np.unique(tid, return_inverse=True)
-    distinct, which = np.unique(process * max(tids.size, 1) + thread, return_inverse=True)
-    return int(distinct.size), which
 
 
 def _is_call(events: pa.Table) -> BoolArray:

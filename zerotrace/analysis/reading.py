@@ -143,16 +143,17 @@ def _read(path: Path, folder: Path, number: int, attribution: Attribution, alone
             name = name_of(path)
             return _Skipped(Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error)))
         raise
+    else:
+        write_events(folder, number, trace.events)
+        source = trace.source
+        analysis = analyse_rank(source.rank, source.file, trace.events, trace.windows, trace.mode, attribution)
+        return RankReading(
+            source=source,
+            mode=trace.mode,
+            windows=trace.windows,
+            analysis=analysis,
+            diagnostics=trace.diagnostics + analysis.diagnostics,
+        )
     finally:
         if gc_was_on:
             gc.enable()
-    write_events(folder, number, trace.events)
-    source = trace.source
-    analysis = analyse_rank(source.rank, source.file, trace.events, trace.windows, trace.mode, attribution)
-    return RankReading(
-        source=source,
-        mode=trace.mode,
-        windows=trace.windows,
-        analysis=analysis,
-        diagnostics=trace.diagnostics + analysis.diagnostics,
-    )

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import traceback
+from importlib import import_module
 from typing import Any
 
 import click
 
-from zerotrace.cli.analyze import analyze
-from zerotrace.cli.capture import capture
-from zerotrace.cli.doctor import doctor
 from zerotrace.cli.terminal import accept_any_encoding, printable
 from zerotrace.errors import ZerotraceError
 from zerotrace.version import VERSION
 
+#: Each command is a function of its name in a module of its name, imported when it is asked for.
+COMMANDS = ("analyze", "capture", "doctor")
+
 
 class _Commands(click.Group):
-    """Turns expected failures into one message: what was found, what was expected, what to do."""
+    """Finds commands by name, and turns their expected failures into one message each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"zerotrace.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         accept_any_encoding()
@@ -40,8 +51,3 @@ class _Commands(click.Group):
 @click.version_option(VERSION, prog_name="zerotrace")
 def main(verbose: int) -> None:
     """Where a ZeRO training step's time really goes."""
-
-
-main.add_command(analyze)
-main.add_command(capture)
-main.add_command(doctor)

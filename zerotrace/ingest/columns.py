@@ -43,6 +43,12 @@ class Texts:
         code[None] = -1
         return cls(np.fromiter(map(code.__getitem__, values), np.int32, len(values)), list(distinct))
 
+    def filled(self, text: str) -> Texts:
+        """The column with ``text`` where there is none."""
+        if not (self.codes < 0).any():
+            return self
+        return Texts(np.where(self.codes < 0, np.int32(len(self.distinct)), self.codes), [*self.distinct, text])
+
     def map(self, change: Callable[[str], str]) -> Texts:
         """The same column with ``change`` applied to each distinct text."""
         changed = Texts.of([change(text) for text in self.distinct])

@@ -77,13 +77,13 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
     for fault, bad in faults:
         _report_dropped(fault, bad, is_device, path, diagnostics)
     kept = np.flatnonzero(relevant & ~np.logical_or.reduce([bad for _, bad in faults]))
-    chosen = [events[i] for i in kept.tolist()]
+    chosen = events if kept.size == len(events) else [events[i] for i in kept.tolist()]
     return EventRows(
         events=chosen,
         args=[event.args or NO_ARGS for event in chosen],
         position=position[kept],
         cats=cats.take(kept),
-        names=Texts.of(["" if event.name is None else event.name for event in chosen]),
+        names=Texts.of([event.name for event in chosen]).filled(""),
         start_ns=start_ns[kept] + _base_time(document, path, diagnostics),
         dur_ns=dur_ns[kept],
         is_device=is_device[kept],

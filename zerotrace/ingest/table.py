@@ -17,7 +17,7 @@ from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Category, Mode, StepWindow
 from zerotrace.schema import EVENTS
-from zerotrace.tables import BoolArray
+from zerotrace.tables import BoolArray, number_pairs
 
 _COLLECTIVE_TEXTS = ("collective", "group_name", "group_ranks", "dtype")
 _COLLECTIVE_INTS = ("group_size", "seq", "in_elements", "out_elements", "src_rank", "dst_rank")
@@ -37,7 +37,8 @@ def collectives_of(rows: EventRows) -> dict[int, Args]:
     operators = np.flatnonzero(rows.names.where(lambda name: name == "record_param_comms")).tolist()
     described = {_external_id(rows.args[row]): rows.args[row] for row in operators}
     described.pop(UNKNOWN_ID, None)
-    found = {row: args for row, args in enumerate(rows.args) if args.collective is not None}
+    carriers = [*operators, *np.flatnonzero(rows.is_device).tolist()]
+    found = {row: rows.args[row] for row in carriers if rows.args[row].collective is not None}
     for row in np.flatnonzero(rows.is_device).tolist():
         if row not in found:
             args = described.get(_external_id(rows.args[row]))
@@ -181,11 +182,11 @@ def _sort_order(columns: Mapping[str, Texts | Ints]) -> Int64Array:
     # Nearly all rows are the host's: only the others need to be told apart by lane, and a few lanes fit in 16 bits.
     lane = np.zeros(len(by_start), dtype=np.int16)
     on_device = np.flatnonzero(device.present)
-    pairs = np.stack((device.values[on_device], np.where(stream.present, stream.values, -1)[on_device]), axis=1)
-    distinct, which = np.unique(pairs, axis=0, return_inverse=True)
-    if len(distinct) >= np.iinfo(np.int16).max:
+    streams = np.where(stream.present, stream.values, -1)[on_device]
+    num_lanes, which = number_pairs(device.values[on_device], streams)
+    if num_lanes >= np.iinfo(np.int16).max:
         return np.lexsort((start.values, stream.values, np.where(device.present, device.values, -1)))
-    lane[on_device] = which.ravel() + 1
+    lane[on_device] = which + 1
     return np.asarray(by_start[np.argsort(lane[by_start], kind="stable")], dtype=np.int64)
 
 
