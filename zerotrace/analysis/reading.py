@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.errors import TraceError
-from zerotrace.ingest.files import is_named_as_rank, name_of, printable_name
+from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
 from zerotrace.ingest.rank import ingest_rank
 from zerotrace.lifetime import die_with_parent
 from zerotrace.model import Attribution, Diagnostic, Level, Mode, StepWindow, TraceSource
@@ -49,7 +49,7 @@ def read_ranks(
     attribution: Attribution,
     jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
-) -> tuple[list[RankReading], list[Diagnostic]]:
+) -> tuple[list[RankReading], list[Diagnostic], dict[Path, str]]:
     """Reads every trace and writes its event table.
 
     Args:
@@ -60,7 +60,7 @@ def read_ranks(
         progress: is told what was read, one line at a time.
 
     Returns:
-        The readings in the order of ranks, and what was skipped.
+        The readings in the order of ranks, what was skipped, and the digest of every file as it was read.
 
     Raises:
         TraceError: if there is no trace, a trace is damaged, or two traces claim one rank.
@@ -68,11 +68,14 @@ def read_ranks(
     readings: list[RankReading] = []
     skipped: list[Diagnostic] = []
     placed: dict[int, str] = {}
-    for number, outcome in enumerate(_spread(candidates, folder, attribution, jobs)):
+    digests: dict[Path, str] = {}
+    for number, (path, outcome) in enumerate(zip(candidates, _spread(candidates, folder, attribution, jobs))):
         if isinstance(outcome, _Skipped):
             skipped.append(outcome.diagnostic)
+            digests[path] = digest_file(path)
             continue
         source = outcome.source
+        digests[path] = source.digest
         if source.rank in placed:
             raise TraceError(
                 f"{placed[source.rank]} and {source.file} both claim rank {source.rank}",
@@ -92,7 +95,7 @@ def read_ranks(
             code="no_traces",
             hint="give a folder of Kineto traces (JSON or gzip), as torch.profiler or `zerotrace capture` writes them",
         )
-    return sorted(readings, key=lambda reading: reading.source.rank), skipped
+    return sorted(readings, key=lambda reading: reading.source.rank), skipped, digests
 
 
 def _spread(

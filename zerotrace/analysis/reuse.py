@@ -19,11 +19,12 @@ _ADDING = ("report", "hta")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What determines a result."""
+    """What determines a result, beside the content of its inputs."""
 
+    run_folder: Path
     run_name: str
-    inputs: Mapping[str, str]
-    """Digest of every file that was looked at, the manifest included, by name."""
+    candidates: Sequence[Path]
+    """Files that could be traces."""
     options: Mapping[str, Any]
 
 
@@ -39,14 +40,19 @@ class Standing:
     """Why it is not current."""
 
 
-def digest_inputs(run_folder: Path, candidates: Sequence[Path]) -> dict[str, str]:
-    """Digests of all candidates and of the manifest, by their names within the run.
+def name_inputs(request: Request, digests: Mapping[Path, str]) -> dict[str, str]:
+    """Digests of all candidates, and of the manifest, by their names within the run.
+
+    Args:
+        request: says where the run lies.
+        digests: digest of each candidate.
 
     Raises:
-        TraceError: ``unreadable`` if the system refuses.
+        TraceError: ``unreadable`` if the system refuses the manifest.
     """
-    files = [*candidates, run_folder / MANIFEST_FILE]
-    return {_name(path, run_folder): digest_file(path) for path in files if path.is_file()}
+    manifest = request.run_folder / MANIFEST_FILE
+    found = {**digests, manifest: digest_file(manifest)} if manifest.is_file() else digests
+    return {_name(path, request.run_folder): digest for path, digest in found.items()}
 
 
 def standing(target: Path, request: Request) -> Standing:
@@ -59,9 +65,9 @@ def standing(target: Path, request: Request) -> Standing:
         return Standing(reason=f"its {ANALYSIS_FILE} cannot be read ({error})")
     if old.zerotrace_version != VERSION:
         return Standing(reason=f"it was written by zerotrace {old.zerotrace_version}")
-    changed = [
-        name for name in sorted({*old.inputs, *request.inputs}) if old.inputs.get(name) != request.inputs.get(name)
-    ]
+    # Only now is it worth reading every file: there is a result that could be the one.
+    inputs = name_inputs(request, {path: digest_file(path) for path in request.candidates})
+    changed = [name for name in sorted({*old.inputs, *inputs}) if old.inputs.get(name) != inputs.get(name)]
     if changed or old.run_name != request.run_name:
         what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"
         return Standing(reason=f"it was made from other files ({what})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from zerotrace.analysis.across import Meeting, collectives_table, meet, split_wa
 from zerotrace.analysis.agreement import common_mode, disagreements
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
-from zerotrace.analysis.reuse import Request, Standing, digest_inputs, standing
+from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import find_candidates, printable_name
@@ -87,8 +87,9 @@ def analyze(
     target = out if out is not None else run_folder / ANALYSIS_FOLDER
     candidates = find_candidates(inputs)
     request = Request(
+        run_folder=run_folder,
         run_name=_run_name(run_folder),
-        inputs=digest_inputs(run_folder, candidates),
+        candidates=candidates,
         options={"attribution": options.attribution.value, "hta": options.hta, "report": render is not None},
     )
     found = Standing() if options.force else standing(target, request)
@@ -97,9 +98,10 @@ def analyze(
     manifest = read_manifest(run_folder)
     replaceable = options.force or found.replaceable
     with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
-        readings, skipped = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
+        readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
         meeting = meet([reading.analysis for reading in readings])
-        analysis = _assemble(request, readings, skipped, meeting, manifest, options.attribution)
+        contents = name_inputs(request, digests)
+        analysis = _assemble(request, contents, readings, skipped, meeting, manifest, options.attribution)
         if meeting is not None:
             write_arrow(folder, COLLECTIVES, collectives_table(meeting))
         write_table(folder, STEPS, analysis.windows)
@@ -122,6 +124,7 @@ def analyze(
 
 def _assemble(
     request: Request,
+    inputs: Mapping[str, str],
     readings: Sequence[RankReading],
     skipped: Sequence[Diagnostic],
     meeting: Meeting | None,
@@ -157,7 +160,7 @@ def _assemble(
         top_kernels=tuple(kernel for reading in readings for kernel in reading.analysis.top_kernels),
         diagnostics=tuple(diagnostics),
         manifest=manifest,
-        inputs=request.inputs,
+        inputs=inputs,
         options=request.options,
     )
 

@@ -89,7 +89,14 @@ def digest_file(path: Path) -> str:
     Raises:
         TraceError: ``unreadable`` if the system refuses.
     """
-    return hashlib.blake2b(_read_file(path), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return digest.hexdigest()
 
 
 def is_named_as_rank(path: Path) -> bool:
@@ -117,7 +124,11 @@ def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise TraceError(f"{name_of(path)}: cannot be read: {error.strerror}", code="unreadable") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> TraceError:
+    return TraceError(f"{name_of(path)}: cannot be read: {error.strerror}", code="unreadable")
 
 
 def _gunzip(data: bytes) -> bytes:
