@@ -1,0 +1,44 @@
+"""The nouns of zerotrace as enums and frozen dataclasses: few things, each with one meaning.
+
+Many things (events, intervals) are Arrow tables, defined in :mod:`zerotrace.schema`. This module
+imports nothing but the standard library, so that it can be used inside every rank of a capture.
+Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never zero.
+"""
+
+from __future__ import annotations
+
+from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
+from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
+from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
+from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
+from zerotrace.model.vocabulary import Attribution, Category, Level, Mode, Owner, WindowKind
+
+__all__ = [
+    "ANALYSIS_VERSION",
+    "MANIFEST_VERSION",
+    "STEP_ALL",
+    "Analysis",
+    "Attribution",
+    "Category",
+    "Diagnostic",
+    "HtaIdle",
+    "HtaKernelType",
+    "HtaOverlap",
+    "HtaReport",
+    "KernelTime",
+    "LabelsRecord",
+    "Level",
+    "Mode",
+    "ModelShape",
+    "Owner",
+    "RankRecord",
+    "RankSummary",
+    "RunManifest",
+    "Spread",
+    "StepPartition",
+    "StepWindow",
+    "TraceSource",
+    "Verdict",
+    "WindowKind",
+    "WindowRecord",
+]

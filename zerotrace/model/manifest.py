@@ -1,0 +1,116 @@
+"""What a capture did, as ``manifest.json`` holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotrace.model.vocabulary import WindowKind
+
+MANIFEST_VERSION = "1.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """The model of a run. The shape is that of a GPT-2 decoder; of a user's own program only name and Ψ are known."""
+
+    name: str
+    """Name of one of zerotrace's own models, else the file name of the training program."""
+    num_params: int
+    """Ψ, counted on the built model (tied weights once)."""
+    num_layers: int | None = None
+    num_heads: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRecord:
+    """The step times of one window of a capture, as one rank's host clock saw them."""
+
+    kind: WindowKind
+    first_step: int
+    step_ns: tuple[int, ...]
+    """Duration of each step, device work included (the device is synchronised between steps)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """What one rank measured about itself."""
+
+    rank: int
+    host: int
+    """Index of the rank's host among the hosts of the run; host names are not kept."""
+    device: str
+    """Marketing name of the device, for example ``NVIDIA H200`` or ``cpu``."""
+    windows: tuple[WindowRecord, ...]
+    resident_bytes: int | None = None
+    """``memory_allocated`` after the last timed step; ``None`` on CPU."""
+    peak_bytes: int | None = None
+    """``max_memory_allocated`` over the timed window; ``None`` on CPU."""
+    reserved_bytes: int | None = None
+    """``memory_reserved`` after the last timed step."""
+    device_used_bytes: int | None = None
+    """Memory in use on the device by all that runs there, as the driver reports it."""
+    trace_file: str | None = None
+    """File name of the Kineto trace of the detailed window, beside the manifest."""
+    light_trace_file: str | None = None
+    """The Kineto trace of the light window, in a folder of its own so that no analysis mixes the two up."""
+    owners_file: str | None = None
+    """Which storage belongs to what after the last step of the memory window."""
+    snapshot_file: str | None = None
+    """The allocator's snapshot of the same moment, with the history of the memory window; ``None`` on CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsRecord:
+    """How the trace of the detailed window was labelled."""
+
+    version: int
+    """Version of the name format, see :mod:`zerotrace.labels`."""
+    hooks: tuple[str, ...]
+    """Hooks that were in place."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Hook -> why it was not: what it marks is absent from the trace."""
+    overhead_ratio: float | None = None
+    """Median step with the hooks in place / without, both unprofiled; ``None`` without these two windows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunManifest:
+    """What a capture did: enough to repeat it, and to know what its figures mean."""
+
+    schema_version: str = MANIFEST_VERSION
+    created: str
+    """Start of the capture, ISO 8601, UTC."""
+    zerotrace_version: str
+    command: tuple[str, ...]
+    engine: str
+    stage: int
+    world_size: int
+    device: str
+    """``cuda`` or ``cpu``."""
+    backend: str
+    """``nccl`` or ``gloo``."""
+    model: ModelShape
+    micro_batch: int
+    sequence: int | None = None
+    """Tokens a sequence; ``None`` where a user's own program ran."""
+    seed: int | None = None
+    ds_config: Mapping[str, Any]
+    """The whole DeepSpeed configuration as passed to ``deepspeed.initialize``."""
+    versions: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that change what is measured (``NCCL_*``, ``OMP_NUM_THREADS`` ...)."""
+    losses: tuple[float | None, ...] = ()
+    """Rank 0's loss after each step, warm-up first: two runs of equal work can be told by it. ``None`` where it was no
+    finite number."""
+    ranks: tuple[RankRecord, ...]
+    labels: LabelsRecord | None = None
+    """``None`` if nothing was labelled."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the figures should know about how the capture came about, one sentence each."""
+
+
+# --------------------------------------------------------------------------- analysis

@@ -1,0 +1,120 @@
+"""The result of an analysis, as ``analysis.json`` holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotrace.model.hta import HtaReport
+from zerotrace.model.manifest import RunManifest
+from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
+from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
+
+ANALYSIS_VERSION = "1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnostic:
+    """Something about the input that a reader of the figures must know."""
+
+    code: str
+    level: Level
+    message: str
+    file: str | None = None
+    """Name of the trace file, relative to the run folder; ``None`` where it concerns all of them."""
+    count: int = 1
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSource:
+    """One trace file that was read."""
+
+    file: str
+    rank: int
+    num_bytes: int
+    """Size on disk."""
+    digest: str
+    """BLAKE2b-128 of the file as it lies on disk."""
+    num_events: int
+    num_device_rows: int
+    world_size: int | None
+    backend: str | None
+    host: str | None
+    devices: tuple[str, ...] = ()
+    """Names of the devices that the trace lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A figure over ranks and steps."""
+
+    min: float
+    median: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The figures that answer first. Times are per step, each with its spread over ranks' mean steps."""
+
+    unprofiled_step_ns: float | None
+    """Median over the timed steps of the slowest rank's step time; ``None`` without a manifest."""
+    dilation_ratio: float | None
+    """Median profiled step / median unprofiled step, both of the slowest rank and by its own clock."""
+    span_ns: Spread | None
+    compute_ns: Spread | None
+    exposed_ns: Spread | None
+    overlap_ratio: Spread | None
+    copy_only_ns: Spread | None
+    idle_ns: Spread | None
+    peak_bytes: Spread | None
+    resident_bytes: Spread | None
+    exposed_transfer_ns: Spread | None = None
+    exposed_wait_ns: Spread | None = None
+    blocking_ns: Spread | None = None
+    host_bound_ns: Spread | None = None
+    headline: str
+    """The answer in one or two sentences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """Total time of all device rows of one name on one rank."""
+
+    rank: int
+    name: str
+    category: Category
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """Every number of the report; stored as ``analysis.json``."""
+
+    schema_version: str = ANALYSIS_VERSION
+    zerotrace_version: str
+    run_name: str
+    mode: Mode
+    attribution: Attribution
+    sources: tuple[TraceSource, ...]
+    windows: tuple[StepWindow, ...]
+    partition: tuple[StepPartition, ...]
+    ranks: tuple[RankSummary, ...]
+    verdict: Verdict
+    top_kernels: tuple[KernelTime, ...]
+    """The names with the most device time on each rank, most first: the place to see what the rules took
+    for compute."""
+    diagnostics: tuple[Diagnostic, ...]
+    hta: HtaReport | None = None
+    manifest: RunManifest | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digest of every file that was looked at, the manifest included, by its name within the run."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``zerotrace analyze`` that change what is written."""
+    outputs: tuple[str, ...] = ()
+    """Files that were written beside this one."""
+    elapsed_s: float | None = None
+    """Wall-clock seconds that the analysis took."""
