@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, unmatched
 from zerotrace.analysis.agreement import common_mode, disagreements
+from zerotrace.analysis.findings import find
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
@@ -112,6 +113,7 @@ def analyze(
             write_table(folder, HTA_OVERLAP, analysis.hta.overlap)
             write_table(folder, HTA_IDLE, analysis.hta.idle)
             write_table(folder, HTA_KERNELS, analysis.hta.kernel_types)
+        analysis = replace(analysis, findings=find(analysis))
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
         if render is not None:
             page = render.draw(analysis, read_events(folder, list(render.event_columns)))

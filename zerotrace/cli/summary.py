@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from zerotrace.cli.terminal import printable
-from zerotrace.model import Analysis, Level, Mode, RankSummary
+from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
+_MAX_FINDINGS = 3
 
 
 def print_summary(analysis: Analysis, console: Console | None = None) -> None:
@@ -22,11 +23,20 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     console.print(_ranks_table(analysis))
     if analysis.verdict.unprofiled_step_ns is not None:
         console.print(_unprofiled(analysis))
+    for finding in analysis.findings[:_MAX_FINDINGS]:
+        _print_finding(console, finding)
     for note in analysis.diagnostics:
         style = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}[note.level]
         console.print(Text(printable(f"{note.level.value}: {note.message}"), style=style))
         if note.hint and note.level is not Level.INFO:
             console.print(Text(printable(f"  {note.hint}"), style="dim"))
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    console.print(Text(printable(f"• {finding.claim}")))
+    if finding.knob:
+        gain = f"; predicted gain: {finding.gain.text}" if finding.gain else ""
+        console.print(Text(printable(f"  knob: {finding.knob}{gain}"), style="dim"))
 
 
 def _described(analysis: Analysis) -> str:

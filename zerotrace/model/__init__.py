@@ -7,6 +7,7 @@ Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never ze
 
 from __future__ import annotations
 
+from zerotrace.model.finding import Finding, Gain, Place
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
@@ -21,6 +22,8 @@ __all__ = [
     "Attribution",
     "Category",
     "Diagnostic",
+    "Finding",
+    "Gain",
     "HtaIdle",
     "HtaKernelType",
     "HtaOverlap",
@@ -31,6 +34,7 @@ __all__ = [
     "Mode",
     "ModelShape",
     "Owner",
+    "Place",
     "RankRecord",
     "RankSummary",
     "RunManifest",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerotrace.model.finding import Finding
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
@@ -108,6 +109,8 @@ class Analysis:
     """The names with the most device time on each rank, most first: the place to see what the rules took
     for compute."""
     diagnostics: tuple[Diagnostic, ...]
+    findings: tuple[Finding, ...] = ()
+    """What costs the run most, worst first; nothing within the noise of the step time."""
     hta: HtaReport | None = None
     manifest: RunManifest | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from zerotrace.model import Analysis, Level
 from zerotrace.report import embed, figures, method, summary
+from zerotrace.report.findings import finding_entries
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
 from zerotrace.report.theme import DARK, LIGHT
@@ -80,6 +81,7 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
             analysis_json=embed.script_json(plain(analysis)),
             steps=steps,
             payload=payload,
+            findings=finding_entries(analysis, payload),
             summary=summary,
             method=method,
             level=Level,

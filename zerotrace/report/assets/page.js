@@ -53,6 +53,16 @@ function connectDialogs() {
   }
 }
 
+/** Links into the timeline: the hash moves it (see view.js), and here it comes into sight. */
+function connectWindows() {
+  for (const link of document.querySelectorAll("a[data-window]")) {
+    link.addEventListener("click", () => {
+      document.getElementById("timeline").scrollIntoView();
+      document.getElementById("timeline-box")?.focus({ preventScroll: true });
+    });
+  }
+}
+
 /**
  * Boxes that scroll: those that hide something say so, by a fade where it goes on and, sideways, by a line above. The
  * fade also tells that a table goes on below, where its last row in sight would look cut off.
@@ -120,6 +130,7 @@ async function startPage() {
   connectTables();
   connectPrint();
   connectScroll();
+  connectWindows();
 
   const parts = [];
   if (bars) {
