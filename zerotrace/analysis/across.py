@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from zerotrace.analysis.arrivals import Arrivals, arrivals
 from zerotrace.analysis.bandwidth import bandwidths, bytes_moved
-from zerotrace.analysis.collectives import ABSENT, Arrivals, CollectiveRows, Matches, arrivals, match
+from zerotrace.analysis.collectives import ABSENT, CollectiveRows
+from zerotrace.analysis.matching import Matches, match
 from zerotrace.analysis.partition import split_exposed
 from zerotrace.analysis.rank import RankAnalysis
-from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import NO_STEP
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import Diagnostic, Level, StepPartition
@@ -114,8 +115,7 @@ def collectives_table(meeting: Meeting) -> pa.Table:
             values, present = integers[field.name]
             arrays.append(int_array(values, present, field.type))
         elif field.name in texts:
-            encoded = Texts.of([text or None for text in texts[field.name].tolist()])
-            arrays.append(encoded.arrow())
+            arrays.append(texts[field.name].arrow())
         else:
             arrays.append(float_array(ratios[field.name]))
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -24,9 +24,10 @@ ELEMENT_BYTES = {
 
 def bytes_moved(rows: CollectiveRows) -> Int64Array:
     """S of each row; absent where elements or element type are unknown. Shape ``(num_rows,)``."""
-    distinct = {text: ELEMENT_BYTES.get(text, ABSENT) for text in set(rows.dtype.tolist())}
-    width = np.array([distinct[text] for text in rows.dtype.tolist()], dtype=np.int64)
-    elements = np.where(_by_name(rows, _is_gather) > 0, rows.out_elements, rows.in_elements)
+    # one entry more, which the code -1 finds
+    widths = np.array([*(ELEMENT_BYTES.get(text, ABSENT) for text in rows.dtype.distinct), ABSENT], dtype=np.int64)
+    width = widths[rows.dtype.codes]
+    elements = np.where(rows.name.where(_is_gather), rows.out_elements, rows.in_elements)
     return np.where((width == ABSENT) | (elements == ABSENT), ABSENT, elements * width)
 
 
@@ -46,15 +47,9 @@ def bandwidths(
     algbw[sound] = size[sound] / transfer_ns[sound]
     n = rows.size.astype(np.float64)
     shared = np.where(n > 0, (n - 1) / np.where(n > 0, n, 1), np.nan)
-    weight = _by_name(rows, _bus_weight)
+    weight = np.array([*map(_bus_weight, rows.name.distinct), 0])[rows.name.codes]
     factor = np.where(weight == 0, 1.0, weight * shared)
     return algbw, algbw * factor
-
-
-def _by_name(rows: CollectiveRows, figure: object) -> npt.NDArray[np.float64]:
-    assert callable(figure)
-    distinct = {name: float(figure(name)) for name in set(rows.name.tolist())}
-    return np.array([distinct[name] for name in rows.name.tolist()], dtype=np.float64)
 
 
 def _is_gather(name: str) -> bool:

@@ -43,6 +43,31 @@ class Texts:
         code[None] = -1
         return cls(np.fromiter(map(code.__getitem__, values), np.int32, len(values)), list(distinct))
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[Texts]) -> Texts:
+        """Several columns as one, in which equal texts have one code."""
+        sizes = [len(part.distinct) for part in parts]
+        before = np.cumsum([0, *sizes])[:-1].tolist()
+        codes = [np.where(part.codes < 0, -1, part.codes + shift) for part, shift in zip(parts, before)]
+        distinct = [text for part in parts for text in part.distinct]
+        return cls(np.concatenate(codes).astype(np.int32), distinct).compact()
+
+    def compact(self) -> Texts:
+        """The same column without the texts that no row has, and with one code for equal ones."""
+        used = np.bincount(self.codes[self.codes >= 0], minlength=len(self.distinct))
+        number: dict[str, int] = {}
+        codes = np.full(len(self.distinct) + 1, -1, dtype=np.int32)  # one entry more, which the code -1 finds
+        for old in np.flatnonzero(used).tolist():
+            codes[old] = number.setdefault(self.distinct[old], len(number))
+        return Texts(codes[self.codes], list(number))
+
+    def or_else(self, other: Texts) -> Texts:
+        """The column with the texts of ``other``, which is as long, where it has none."""
+        shift = np.int32(len(self.distinct))
+        elsewhere = np.where(other.codes < 0, np.int32(-1), other.codes + shift)
+        codes = np.where(self.codes < 0, elsewhere, self.codes)
+        return Texts(codes, [*self.distinct, *other.distinct]).compact()
+
     def filled(self, text: str) -> Texts:
         """The column with ``text`` where there is none."""
         if not (self.codes < 0).any():
@@ -59,7 +84,7 @@ class Texts:
         """Rows whose text is accepted; shape ``(n,)``, false where there is no text."""
         return np.array([*(accept(text) for text in self.distinct), False])[self.codes]
 
-    def take(self, rows: Int64Array) -> Texts:
+    def take(self, rows: Int64Array | BoolArray) -> Texts:
         """The column at ``rows``."""
         return Texts(self.codes[rows], self.distinct)
 

@@ -1,0 +1,66 @@
+"""When the members of each collective came and went: who arrives last, who waits, how long the transfer takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zerotrace.analysis.collectives import ABSENT, CollectiveRows
+from zerotrace.analysis.matching import Matches
+from zerotrace.intervals import Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """When the members of each collective came and went. Columns have one entry a collective but ``wait``.
+
+    Attributes:
+        num_members: rows that were found.
+        arrival: latest start over the members.
+        skew: arrival minus earliest start.
+        transfer: shortest duration over the members.
+        last_rank: who arrived last; absent where several did.
+        wait: one entry a row: arrival minus the row's own start; absent for unmatched rows.
+    """
+
+    num_members: Int64Array
+    arrival: Int64Array
+    skew: Int64Array
+    transfer: Int64Array
+    last_rank: Int64Array
+    wait: Int64Array
+
+
+def arrivals(rows: CollectiveRows, matches: Matches) -> Arrivals:
+    """Waiting and transfer of every matched collective.
+
+    Args:
+        rows: rows of all ranks, on one clock.
+        matches: which of them are one collective.
+    """
+    matched = np.flatnonzero(matches.collective != ABSENT)
+    which = matches.collective[matched]
+    start, duration = rows.start[matched], (rows.end - rows.start)[matched]
+    huge = np.iinfo(np.int64).max
+    arrival = np.full(matches.count, -huge, dtype=np.int64)
+    earliest = np.full(matches.count, huge, dtype=np.int64)
+    transfer = np.full(matches.count, huge, dtype=np.int64)
+    np.maximum.at(arrival, which, start)
+    np.minimum.at(earliest, which, start)
+    np.minimum.at(transfer, which, duration)
+    is_last = start == arrival[which]
+    num_last = np.bincount(which[is_last], minlength=matches.count)
+    last_rank = np.full(matches.count, ABSENT, dtype=np.int64)
+    last_rank[which[is_last]] = rows.rank[matched][is_last]
+    last_rank[num_last > 1] = ABSENT
+    wait = np.full(len(rows), ABSENT, dtype=np.int64)
+    wait[matched] = arrival[which] - start
+    return Arrivals(
+        num_members=np.bincount(which, minlength=matches.count),
+        arrival=arrival,
+        skew=arrival - earliest,
+        transfer=transfer,
+        last_rank=last_rank,
+        wait=wait,
+    )
