@@ -56,7 +56,7 @@ class CpuCaptures(Mapping[int, Path]):
             ds_config=build_ds_config(stage=stage, micro_batch=defaults.micro_batch, num_ranks=NUM_RANKS),
             command=("zerotrace", "capture", "--stage", str(stage), "--gpus", str(NUM_RANKS), "--device", "cpu"),
         )
-        return run_capture(plan, reserve_folder(self._base / f"stage{stage}", stage)).folder
+        return run_capture(plan, reserve_folder(self._base / f"stage{stage}", plan.default_name)).folder
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ TRACED = {"num_warmup": 1, "num_timed": 1, "num_profiled": 2}
 
 def fail(plan: CapturePlan, program: Path, out: Path) -> CaptureError:
     with pytest.raises(CaptureError) as caught:
-        run_capture(plan, reserve_folder(out, plan.stage), program=program, program_args=())
+        run_capture(plan, reserve_folder(out, plan.default_name), program=program, program_args=())
     assert not out.exists()
     assert not list(out.parent.glob(f".{out.name}*"))
     return caught.value
@@ -117,7 +117,8 @@ def test_no_rank_outlives_the_launcher(
                 num_timed=4, num_profiled=2, timeout_s=60, ds_config=default_ds_config(0, 4),
             )
             try:
-                run_capture(plan, reserve_folder(Path(sys.argv[2]), 0), program=Path(sys.argv[1]), program_args=())
+                folder = reserve_folder(Path(sys.argv[2]), "stage0")
+                run_capture(plan, folder, program=Path(sys.argv[1]), program_args=())
             except CaptureError as error:
                 sys.exit(error.exit_code)
         """),
@@ -144,7 +145,7 @@ def test_two_captures_at_once_do_not_meet(make_plan: Plans, write_program: Progr
 
     def capture(name: str) -> None:
         try:
-            run_capture(make_plan(), reserve_folder(tmp_path / name, 0), program=program, program_args=())
+            run_capture(make_plan(), reserve_folder(tmp_path / name, "stage0"), program=program, program_args=())
         except CaptureError as error:
             errors.append(error)
 

@@ -78,9 +78,9 @@ def gathering(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list
     args = ["--model", "nano", "--ds-config", json.dumps(config), "--sequence", "32", "--steps", str(plan.num_steps)]
     result = run_capture(
         plan,
-        reserve_folder(base / "run", 3),
+        reserve_folder(base / "run", "stage3"),
         program=PROGRAM,
-        program_args=[str(base / "counts"), str(find_runner()), *args],
+        program_args=[str(base / "counts"), str(find_runner("gpt2")), *args],
     )
     counts = [json.loads((base / f"counts.{rank}").read_text())[-2:] for rank in range(NUM_RANKS)]
     assert result.folder is not None
@@ -196,7 +196,7 @@ def test_an_engine_without_anything_to_hook_is_captured_all_the_same(
     make_plan: Callable[..., CapturePlan], write_program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     plan = make_plan(num_ranks=1, num_timed=1, num_profiled=1)
-    result = run_capture(plan, reserve_folder(tmp_path / "out", 0), program=write_program("pass"))
+    result = run_capture(plan, reserve_folder(tmp_path / "out", "stage3"), program=write_program("pass"))
     labels = result.manifest.labels if result.manifest else None
     assert labels is not None
     assert labels.missing["optimizer_step"] == "the engine has no optimizer"

@@ -71,7 +71,7 @@ def test_the_bf16_optimizer_s_fp32_gradients_are_gradients(tmp_path: Path) -> No
         stage=1, num_ranks=2, device="cpu", model="nano", micro_batch=1, sequence=16, seed=1, num_warmup=1, num_timed=0,
         num_profiled=1, num_memory=1, timeout_s=100, ds_config=config,
     )  # fmt: skip
-    result = run_capture(plan, reserve_folder(tmp_path / "out", 1))
+    result = run_capture(plan, reserve_folder(tmp_path / "out", "stage3"))
     assert result.folder is not None and result.manifest is not None
     found = bytes_by_owner(load_owners(result.folder, 0))
     assert found.pop("other") < 1000

@@ -30,12 +30,11 @@ def test_gpt2_large_is_the_study_s_model() -> None:
 
 @pytest.mark.parametrize("name", ["nano", "micro"])
 def test_the_formula_counts_what_the_runner_builds(name: str) -> None:
-    # The runner imports DeepSpeed, so it gets a process of its own.
     code = f"""
 import runpy
 from zerotrace.capture.machine import find_runner
 from zerotrace.capture.models import MODELS
-model = runpy.run_path(str(find_runner()))["GPT2"](MODELS["{name}"])
+model = runpy.run_path(str(find_runner("decoder")))["GPT2"](MODELS["{name}"])
 print("counted", sum(p.numel() for p in model.parameters()))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -80,20 +79,20 @@ def test_without_out_the_next_free_name_is_reserved(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "traces" / "stage3").mkdir(parents=True)
     # The second call comes while the first capture is still running: its folder has no final name yet.
-    names = [reserve_folder(None, stage).path for stage in (3, 3, 2)]
+    names = [reserve_folder(None, name).path for name in ("stage3", "stage3", "stage2")]
     assert names == [Path("traces/stage3-2"), Path("traces/stage3-3"), Path("traces/stage2")]
 
 
 def test_an_existing_folder_is_refused_even_if_empty(tmp_path: Path) -> None:
     with pytest.raises(CaptureError) as caught:
-        reserve_folder(tmp_path, 3)
+        reserve_folder(tmp_path, "stage3")
     assert caught.value.code == "out_exists"
 
 
 def test_a_folder_that_another_capture_fills_is_refused(tmp_path: Path) -> None:
-    reserve_folder(tmp_path / "out", 3)
+    reserve_folder(tmp_path / "out", "stage3")
     with pytest.raises(CaptureError, match="Another capture is writing") as caught:
-        reserve_folder(tmp_path / "out", 3)
+        reserve_folder(tmp_path / "out", "stage3")
     assert caught.value.code == "out_taken"
 
 
@@ -101,12 +100,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "out", tmp_path / "file" / "deeper" / "out"):
         with pytest.raises(CaptureError) as caught:
-            reserve_folder(out, 3)
+            reserve_folder(out, "stage3")
         assert caught.value.code == "out_unwritable"
 
 
 def test_a_folder_appears_under_its_name_only_when_it_is_published(tmp_path: Path) -> None:
-    folder = reserve_folder(tmp_path / "out", 3)
+    folder = reserve_folder(tmp_path / "out", "stage3")
     assert not folder.path.exists()
     (folder.partial / "file").write_text("content")
     folder.publish()
@@ -115,7 +114,7 @@ def test_a_folder_appears_under_its_name_only_when_it_is_published(tmp_path: Pat
 
 
 def test_a_name_that_was_taken_in_the_meantime_is_left_alone(tmp_path: Path) -> None:
-    folder = reserve_folder(tmp_path / "out", 3)
+    folder = reserve_folder(tmp_path / "out", "stage3")
     (tmp_path / "out").mkdir()
     with pytest.raises(CaptureError, match=r"out has appeared") as caught:
         folder.publish()
@@ -124,14 +123,14 @@ def test_a_name_that_was_taken_in_the_meantime_is_left_alone(tmp_path: Path) -> 
 
 
 def test_failed_captures_are_kept_side_by_side(tmp_path: Path) -> None:
-    kept = [reserve_folder(tmp_path / "out", 3).keep_failed().name for _ in range(3)]
+    kept = [reserve_folder(tmp_path / "out", "stage3").keep_failed().name for _ in range(3)]
     assert kept == ["out.failed", "out.failed-2", "out.failed-3"]
 
 
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else object())
     with pytest.raises(CaptureError, match="needs deepspeed,") as caught:
-        machine.require_packages()
+        machine.require_packages(("torch", "deepspeed"))
     assert caught.value.hint == "pip install 'zerotrace[capture]'"
 
 

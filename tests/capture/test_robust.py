@@ -32,7 +32,7 @@ TRACED = {"num_warmup": 1, "num_timed": 1, "num_profiled": 2}
 
 def fail(plan: CapturePlan, program: Path, out: Path) -> CaptureError:
     with pytest.raises(CaptureError) as caught:
-        run_capture(plan, reserve_folder(out, plan.stage), program=program)
+        run_capture(plan, reserve_folder(out, plan.default_name), program=program)
     assert not out.exists()
     assert not list(out.parent.glob(f".{out.name}*"))
     return caught.value

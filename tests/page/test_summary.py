@@ -9,6 +9,7 @@ import pytest
 
 from tests.page.runs import MS, Row, Run, host_run, make_run, manifest, training_run
 from zerotrace.model import Attribution, Diagnostic, Level, Spread
+from zerotrace.report import render
 from zerotrace.report.summary import (
     Tile,
     diagnostic_groups,
@@ -173,3 +174,14 @@ def test_equal_diagnostics_become_one_entry_worst_first() -> None:
     )
     groups = diagnostic_groups(run.analysis, Level.ERROR, Level.WARNING)
     assert [(g.code, g.count, g.files, g.hint) for g in groups] == [("c", 1, (), None), ("b", 5, ("x", "y"), "do this")]
+
+
+def test_a_run_without_an_engine_is_named_as_such_and_has_no_configuration() -> None:
+    single = manifest(num_ranks=1, engine="single", stage=None, ds_config=None, world_size=1)
+    run = training_run(manifest=single)
+    assert header_facts(run.analysis)[0] == "single device"
+    page = render(run.analysis, run.events)
+    assert "DeepSpeed configuration" not in page
+    assert "<summary>DeepSpeed configuration</summary>" in render(
+        training_run(manifest=manifest()).analysis, run.events
+    )

@@ -94,8 +94,8 @@ def check_deepspeed(answer: Answer) -> Check:
             name="DeepSpeed",
             health=Health.ERROR,
             found=answer.failure,
-            means="DeepSpeed cannot be imported, so that nothing can be captured.",
-            hint="Run `python -c 'import deepspeed'` and mend what it says.",
+            means="DeepSpeed cannot be imported, so that no ZeRO stage can be captured, only `--engine single`.",
+            hint="pip install 'zerotrace[capture]'; if it is there, mend what `python -c 'import deepspeed'` says.",
         )
     version = _version(found["version"])
     if version < MIN_DEEPSPEED:
@@ -103,7 +103,8 @@ def check_deepspeed(answer: Answer) -> Check:
             name="DeepSpeed",
             health=Health.ERROR,
             found=found["version"],
-            means=f"A capture needs DeepSpeed {_dotted(MIN_DEEPSPEED)} or newer.",
+            means=f"A capture of a ZeRO stage needs DeepSpeed {_dotted(MIN_DEEPSPEED)} or newer; `--engine single` "
+            "needs none.",
             hint="pip install -U deepspeed",
         )
     if found["missing"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerotrace.capture import failure
 from zerotrace.capture.folder import CaptureFolder, move_files
-from zerotrace.capture.handoff import EngineFacts, read_report, report_path, write_json
+from zerotrace.capture.handoff import facts_of, read_report, report_path, write_json
 from zerotrace.capture.machine import recorded_environment
 from zerotrace.capture.manifest import build_manifest
 from zerotrace.capture.plan import CapturePlan
@@ -103,18 +103,11 @@ class Completion:
         return CaptureResult(folder=self.folder.path, manifest=None)
 
     def _manifest(self) -> RunManifest:
-        plan = self.plan
-        own = plan.script is None
-        facts = EngineFacts(stage=plan.stage, micro_batch=plan.micro_batch, ds_config=plan.ds_config)
         return build_manifest(
-            [read_report(report_path(self.folder.work, rank)) for rank in range(plan.world_size)],
+            [read_report(report_path(self.folder.work, rank)) for rank in range(self.plan.world_size)],
             created=self._created,
-            command=plan.command,
             environment=recorded_environment(self._environment),
-            program=plan.program,
-            sequence=plan.sequence if own else None,
-            seed=plan.seed if own else None,
-            engine=facts if own else None,
+            facts=facts_of(self.plan),
         )
 
     def _missing(self) -> list[int]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
 from dataclasses import dataclass
 
-import deepspeed
-import deepspeed.ops
 import torch
-from deepspeed.accelerator import get_accelerator
 
 from zerotrace.capture.plan import BACKENDS
 
@@ -27,18 +25,23 @@ class MemoryGauges:
 def init_process_group() -> torch.device:
     """Join the process group of this run (NCCL on GPUs, gloo on CPUs).
 
-    The device is DeepSpeed's accelerator; ``DS_ACCELERATOR=cpu`` in the environment forces the CPU.
+    A program that trains with DeepSpeed imports it first: the group is then DeepSpeed's too, and the device that of
+    its accelerator. ``DS_ACCELERATOR=cpu`` in the environment forces the CPU in any case.
 
     Returns:
         The device of this rank.
     """
-    kind = get_accelerator().device_name()
-    if kind == "cuda":
+    if is_cuda():
         # Before anything touches CUDA: otherwise every rank opens a context on device 0.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    else:
+    backend = BACKENDS["cuda" if is_cuda() else "cpu"]
+    deepspeed = sys.modules.get("deepspeed")
+    if deepspeed is None:
+        torch.distributed.init_process_group(backend)
+        return current()
+    if not is_cuda():
         forbid_op_builds()
-    deepspeed.init_distributed(dist_backend=BACKENDS[kind])
+    deepspeed.init_distributed(dist_backend=backend)
     return current()
 
 
@@ -49,12 +52,17 @@ def forbid_op_builds() -> None:
     uses the process group, which is what a capture is to show. Replacing the table also spares DeepSpeed's probing,
     which runs a compiler.
     """
+    import deepspeed.ops
+
     deepspeed.ops.__compatible_ops__ = collections.defaultdict(bool)
 
 
 def is_cuda() -> bool:
     """Whether this rank computes on a CUDA device."""
-    return bool(get_accelerator().device_name() == "cuda")
+    accelerators = sys.modules.get("deepspeed.accelerator")
+    if accelerators is not None:
+        return bool(accelerators.get_accelerator().device_name() == "cuda")
+    return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
 
 
 def current() -> torch.device:

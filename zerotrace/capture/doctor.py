@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -16,16 +15,21 @@ from pathlib import Path
 
 from zerotrace.capture import checks
 from zerotrace.capture.checks import Answer, Check, Health
+from zerotrace.capture.engines import DEEPSPEED, ENGINES, SINGLE
+from zerotrace.capture.machine import missing_packages
 
 _LIMIT_S = 40.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """All checks, and the devices on which a capture is possible."""
+    """All checks, and what can be captured."""
 
     checks: tuple[Check, ...]
-    devices: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    """Devices on which a capture is possible."""
+    engines: tuple[str, ...] = ()
+    """Engines that can be captured on them."""
 
 
 def examine(out: Path) -> Diagnosis:
@@ -34,9 +38,8 @@ def examine(out: Path) -> Diagnosis:
     Args:
         out: the folder that captures go into; need not exist.
     """
-    missing = [name for name in ("torch", "deepspeed", "psutil") if importlib.util.find_spec(name) is None]
-    if missing:
-        return Diagnosis(checks=(checks.check_packages(missing), checks.check_space(out)), devices=())
+    if missing := missing_packages(SINGLE.packages):
+        return Diagnosis(checks=(checks.check_packages(missing), checks.check_space(out)))
     with tempfile.TemporaryDirectory(prefix="zerotrace-doctor-") as scratch:
         # At once: most of the time is the import of torch.
         first = run_probes(
@@ -53,14 +56,18 @@ def examine(out: Path) -> Diagnosis:
             nccl = _all_reduce("nccl", num_ranks, Path(scratch) / "nccl")
             # One after the other: the profiler's probe is to see an idle device.
             second = {**run_probes({"cupti": [["cupti"]]}), **run_probes({"nccl": nccl})}
-    base = [checks.check_torch(first["torch"]), checks.check_deepspeed(first["deepspeed"]), checks.check_space(out)]
+    deepspeed = checks.check_deepspeed(first["deepspeed"])
+    base = [checks.check_torch(first["torch"]), checks.check_space(out)]
     cpu = [checks.check_gloo(first["gloo"])]
     cuda = [checks.check_devices(first["torch"], second.get("cupti"))]
     if num_devices:
         cuda += [checks.check_cupti(second["cupti"]), checks.check_nccl(second["nccl"], num_ranks)]
         cuda.append(checks.check_shared_memory())
     devices = [name for name, own in (("cuda", cuda), ("cpu", cpu)) if _possible(base + own)]
-    return Diagnosis(checks=tuple(base + cpu + cuda), devices=tuple(devices))
+    engines = [name for name in ENGINES if devices and (name != DEEPSPEED.name or _possible([deepspeed]))]
+    return Diagnosis(
+        checks=(base[0], deepspeed, *base[1:], *cpu, *cuda), devices=tuple(devices), engines=tuple(engines)
+    )
 
 
 def run_probes(probes: Mapping[str, Sequence[Sequence[str]]], limit_s: float = _LIMIT_S) -> dict[str, Answer]:

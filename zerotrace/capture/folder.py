@@ -68,13 +68,13 @@ class CaptureFolder:
         raise AssertionError("unreachable: the numbers do not end")
 
 
-def reserve_folder(out: Path | None, stage: int, *, node_rank: int = 0) -> CaptureFolder:
+def reserve_folder(out: Path | None, name: str, *, node_rank: int = 0) -> CaptureFolder:
     """Reserve the folder of a capture.
 
     Args:
-        out: the folder asked for; ``None`` stands for ``traces/stageN``, or ``traces/stageN-2`` and so on where that
-            is taken.
-        stage: ZeRO stage, for the default name.
+        out: the folder asked for; ``None`` stands for ``traces/NAME``, or ``traces/NAME-2`` and so on where that is
+            taken.
+        name: the default name, for example ``stage3``.
         node_rank: which machine of the run this is. All of them may see the same folder, so that each has a hidden
             name of its own.
 
@@ -84,7 +84,7 @@ def reserve_folder(out: Path | None, stage: int, *, node_rank: int = 0) -> Captu
     if out is not None:
         return _reserve_asked(out, node_rank)
     for number in itertools.count(1):
-        folder = Path("traces") / (f"stage{stage}" if number == 1 else f"stage{stage}-{number}")
+        folder = Path("traces") / (name if number == 1 else f"{name}-{number}")
         if not folder.exists() and (reserved := _reserve(folder, node_rank)) is not None:
             return reserved
     raise AssertionError("unreachable: the numbers do not end")

@@ -32,25 +32,39 @@ class AttachOrders:
     """Whether the program goes on after the last window."""
 
 
-def attach_orders(plan: CapturePlan) -> AttachOrders | None:
-    """What a plan says about a user's own program."""
-    script = plan.script
-    if script is None:
-        return None
-    return AttachOrders(stage=plan.stage, settings=script.settings, keep_running=script.keep_running)
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """What trains, and how it is configured."""
+
+    name: str
+    """A name in :data:`zerotrace.capture.engines.ENGINES`."""
+    stage: int | None
+    """ZeRO stage; ``None`` for an engine that has none, like the next but one."""
+    micro_batch: int
+    ds_config: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What is known of a run before its first step, for the manifest."""
+
+    command: tuple[str, ...]
+    program: str
+    """Name of one of zerotrace's own models, else of the training program."""
+    sequence: int | None = None
+    seed: int | None = None
+    engine: EngineFacts | None = None
+    """``None`` where the program brings its own: the ranks then report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnOrders:
     """What the ranks need to complete a capture among themselves, where no launcher does it for them."""
 
-    out: str | None
+    facts: RunFacts
+    out: str | None = None
     """Folder of the capture; ``None`` for the default name."""
-    command: tuple[str, ...]
-    model: str | None = None
-    """Name of zerotrace's own model, if it is one."""
-    sequence: int | None = None
-    seed: int | None = None
+    default_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +103,7 @@ class SessionPlan:
             settings = tuple((key, setting) for key, setting in attach.pop("settings"))
             content["attach"] = AttachOrders(settings=settings, **attach)
         if own := content.pop("own", None):
-            content["own"] = OwnOrders(command=tuple(own.pop("command")), **own)
+            content["own"] = OwnOrders(facts=_parse_facts(own.pop("facts")), **own)
         return cls(**content)
 
     def to_json(self) -> str:
@@ -101,13 +115,35 @@ class SessionPlan:
         return f"rank_{rank}{self.name_mark}.{ending}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineFacts:
-    """What a DeepSpeed engine says about its own configuration."""
+def facts_of(plan: CapturePlan) -> RunFacts:
+    """What a plan says for the manifest."""
+    if plan.script is not None:
+        return RunFacts(command=plan.command, program=plan.program)
+    return RunFacts(
+        command=plan.command,
+        program=plan.program,
+        sequence=plan.sequence,
+        seed=plan.seed,
+        engine=EngineFacts(name=plan.engine, stage=plan.stage, micro_batch=plan.micro_batch, ds_config=plan.ds_config),
+    )
 
-    stage: int
-    micro_batch: int
-    ds_config: Mapping[str, Any]
+
+def session_plan(plan: CapturePlan) -> SessionPlan:
+    """What a plan has every rank do; where files go is not in it yet."""
+    script = plan.script
+    attach = None
+    if script is not None:
+        assert plan.stage is not None  # a script trains with DeepSpeed
+        attach = AttachOrders(stage=plan.stage, settings=script.settings, keep_running=script.keep_running)
+    return SessionPlan(
+        num_warmup=plan.num_warmup,
+        num_timed=plan.num_timed,
+        num_profiled=plan.num_profiled,
+        num_labelled=plan.num_labelled,
+        num_light=plan.num_light,
+        num_memory=plan.num_memory,
+        attach=attach,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +197,12 @@ def parse_report(text: str) -> RankReport:
     if labels is not None:
         labels = LabelsRecord(hooks=tuple(labels.pop("hooks")), **labels)
     losses, notes = tuple(content.pop("losses")), tuple(content.pop("notes"))
-    facts = content.pop("engine")
-    engine = EngineFacts(**facts) if facts else None
     return RankReport(
         record=RankRecord(windows=windows, **record),
         losses=losses,
         labels=labels,
         notes=notes,
-        engine=engine,
+        engine=_parse_engine(content.pop("engine")),
         **content,
     )
 
@@ -189,6 +223,15 @@ def read_problem(path: Path) -> CaptureError | None:
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
     return CaptureError(content["message"], code=content["code"], hint=content["hint"])
+
+
+def _parse_facts(content: dict[str, Any]) -> RunFacts:
+    command, engine = tuple(content.pop("command")), _parse_engine(content.pop("engine"))
+    return RunFacts(command=command, engine=engine, **content)
+
+
+def _parse_engine(content: dict[str, Any] | None) -> EngineFacts | None:
+    return EngineFacts(**content) if content else None
 
 
 def _plain(value: Any) -> Any:

@@ -7,15 +7,15 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from zerotrace.capture.handoff import SESSION_VARIABLE, OwnOrders, SessionPlan, attach_orders
-from zerotrace.capture.machine import find_runner, rank_environment
+from zerotrace.capture.handoff import SESSION_VARIABLE, OwnOrders, SessionPlan, facts_of, session_plan
+from zerotrace.capture.machine import rank_environment
 from zerotrace.capture.nodes import DEFAULT_PORT
 from zerotrace.capture.plan import CapturePlan, Nodes
-from zerotrace.capture.torchrun import gpt2_args
+from zerotrace.capture.torchrun import runner_command
 from zerotrace.errors import CaptureError
 
 
@@ -75,30 +75,15 @@ def become_rank(job: JobRank, plan: SessionPlan, device: str, program: list[str]
 
 def plan_of_job(plan: CapturePlan, out: Path | None) -> SessionPlan:
     """What a rank of a job has to do. There is no launcher: rank 0 makes the folder and completes it."""
-    own = plan.script is None
-    return SessionPlan(
-        num_warmup=plan.num_warmup,
-        num_timed=plan.num_timed,
-        num_profiled=plan.num_profiled,
-        num_labelled=plan.num_labelled,
-        num_light=plan.num_light,
-        num_memory=plan.num_memory,
-        attach=attach_orders(plan),
-        own=OwnOrders(
-            out=str(out) if out else None,
-            command=plan.command,
-            model=plan.model,
-            sequence=plan.sequence if own else None,
-            seed=plan.seed if own else None,
-        ),
-    )
+    own = OwnOrders(facts=facts_of(plan), out=str(out) if out else None, default_name=plan.default_name)
+    return replace(session_plan(plan), own=own)
 
 
 def program_of_job(plan: CapturePlan) -> list[str]:
     """The training program of a plan and its arguments, without any file of a launcher."""
     if plan.script is not None:
         return [str(plan.script.path), *plan.script.args]
-    return [str(find_runner()), *gpt2_args(plan, json.dumps(plan.ds_config))]
+    return runner_command(plan, json.dumps(plan.ds_config))
 
 
 def _from_torchrun(environment: Mapping[str, str]) -> JobRank:

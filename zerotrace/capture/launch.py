@@ -6,12 +6,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from zerotrace.capture import failure
 from zerotrace.capture.complete import CaptureResult, Completion
 from zerotrace.capture.folder import CaptureFolder
-from zerotrace.capture.handoff import SESSION_VARIABLE, SessionPlan, attach_orders, write_json
+from zerotrace.capture.handoff import SESSION_VARIABLE, SessionPlan, session_plan, write_json
 from zerotrace.capture.machine import rank_environment
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.capture.processes import end_processes
@@ -86,16 +87,10 @@ def run_capture(
 def _session_plan(completion: Completion) -> SessionPlan:
     """What every rank of this machine is told."""
     plan, folder = completion.plan, completion.folder
-    return SessionPlan(
+    return replace(
+        session_plan(plan),
         trace_folder=str(folder.partial.resolve()),
         work_folder=str(folder.work.resolve()),
-        num_warmup=plan.num_warmup,
-        num_timed=plan.num_timed,
-        num_profiled=plan.num_profiled,
-        num_labelled=plan.num_labelled,
-        num_light=plan.num_light,
-        num_memory=plan.num_memory,
-        attach=attach_orders(plan),
         num_nodes=plan.nodes.num_nodes,
         local_folder=str(completion.local or ""),
     )

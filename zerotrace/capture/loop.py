@@ -13,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import deepspeed
 import torch
 
 from zerotrace.capture import device
-from zerotrace.capture.ds_settings import plain_config
-from zerotrace.capture.handoff import EngineFacts, OwnOrders, RankReport, SessionPlan
+from zerotrace.capture.engine_facts import Engine, count_params, describe_engine
+from zerotrace.capture.handoff import OwnOrders, RankReport, RunFacts, SessionPlan
 from zerotrace.capture.labels import LabelHooks
 from zerotrace.capture.place import choose_place
 from zerotrace.capture.plan import DEFAULTS, WINDOWS, choose_steps
@@ -45,7 +44,7 @@ class Session:
     every window, so that times mean the same in all of them.
     """
 
-    def __init__(self, engine: deepspeed.DeepSpeedEngine, plan: SessionPlan | None) -> None:
+    def __init__(self, engine: Engine, plan: SessionPlan | None) -> None:
         self._engine = engine
         self._plan = plan
         self._recorder: _Recorder | None = None
@@ -90,7 +89,7 @@ class Session:
 
 
 def session(
-    engine: deepspeed.DeepSpeedEngine,
+    engine: Engine,
     *,
     out: str | Path | None = None,
     warmup: int | None = None,
@@ -104,7 +103,7 @@ def session(
     folder. Every rank has to pass the same values. In a ``zerotrace capture`` that command's options hold instead.
 
     Args:
-        engine: what ``deepspeed.initialize`` has returned first.
+        engine: what ``deepspeed.initialize`` has returned first, or what stands in its place.
         out: new folder for the capture.
         warmup: warm-up steps; as for ``zerotrace capture`` where not given, like the next two.
         timed: timed steps, without a profiler.
@@ -127,10 +126,11 @@ def session(
             profiled=defaults.num_profiled if steps is None else steps,
             windows=windows,
         )
+        program = Path(sys.argv[0]).name
         plan = SessionPlan(
             num_warmup=defaults.num_warmup if warmup is None else warmup,
             **dataclasses.asdict(num_steps),
-            own=OwnOrders(out=str(out), command=(Path(sys.argv[0]).name, *sys.argv[1:])),
+            own=OwnOrders(facts=RunFacts(command=(program, *sys.argv[1:]), program=program), out=str(out)),
         )
     return Session(engine, plan)
 
@@ -138,11 +138,11 @@ def session(
 class _Recorder:
     """Runs the windows of one rank and writes what they found."""
 
-    def __init__(self, engine: deepspeed.DeepSpeedEngine, plan: SessionPlan, notes: list[str]) -> None:
+    def __init__(self, engine: Engine, plan: SessionPlan, notes: list[str]) -> None:
         self._engine = engine
         self._facts = describe_engine(engine)
         self._notes = notes
-        self._place = choose_place(plan, self._facts.stage if self._facts else 0)
+        self._place = choose_place(plan)
         self._plan = plan = self._place.open()
         self._rank = torch.distributed.get_rank()
         self._progress = ProgressWriter(Path(plan.work_folder), self._rank)
@@ -246,30 +246,13 @@ class _Recorder:
         )
 
 
-def describe_engine(engine: Any) -> EngineFacts | None:
-    """What the engine says about its configuration; ``None`` where it is none of DeepSpeed's."""
-    if not isinstance(engine, deepspeed.DeepSpeedEngine):
-        return None
-    # The configuration as it was passed; there is no public way to it.
-    ds_config = getattr(engine._config, "_param_dict", {})
-    return EngineFacts(
-        stage=int(engine.zero_optimization_stage()),
-        micro_batch=int(engine.train_micro_batch_size_per_gpu()),
-        ds_config=plain_config(ds_config),
-    )
-
-
-def count_params(module: torch.nn.Module) -> int:
-    """Ψ: elements of all parameters, tied ones once, whole ones where ZeRO-3 has partitioned them."""
-    return sum(int(getattr(param, "ds_numel", param.numel())) for param in module.parameters())
-
-
 def _versions() -> dict[str, str]:
     versions: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "deepspeed": deepspeed.__version__,
     }
+    if (deepspeed := sys.modules.get("deepspeed")) is not None:
+        versions["deepspeed"] = deepspeed.__version__
     if device.is_cuda():
         versions["cuda"] = torch.version.cuda
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())

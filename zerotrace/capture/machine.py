@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerotrace.capture.nodes import find_interface
@@ -30,19 +30,27 @@ RECORDED_VARIABLES = (
 _NAMES_HOSTS = frozenset({"NCCL_COMM_ID"})
 
 
-def require_packages() -> None:
+def require_packages(names: Sequence[str]) -> None:
     """Check that what the ranks need is installed, without importing it.
+
+    Args:
+        names: packages to look for.
 
     Raises:
         CaptureError: a package is missing.
     """
-    missing = [name for name in ("torch", "deepspeed", "psutil") if importlib.util.find_spec(name) is None]
+    missing = missing_packages(names)
     if missing:
         raise CaptureError(
             f"A capture needs {' and '.join(missing)}, which this Python does not have.",
             code="package_missing",
             hint="pip install 'zerotrace[capture]'",
         )
+
+
+def missing_packages(names: Sequence[str]) -> list[str]:
+    """Those of the packages that this Python does not have."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def choose_device(device: str, num_ranks: int) -> str:
@@ -110,7 +118,7 @@ def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def find_runner(name: str = "gpt2") -> Path:
+def find_runner(name: str) -> Path:
     """A training program of zerotrace's own: in the installed package, else in the source tree.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from zerotrace.capture.ds_settings import plain_config
-from zerotrace.capture.handoff import EngineFacts, RankReport
+from zerotrace.capture.handoff import RankReport, RunFacts
 from zerotrace.capture.models import MODELS
 from zerotrace.capture.plan import BACKENDS
 from zerotrace.errors import CaptureError
@@ -19,52 +19,44 @@ def build_manifest(
     reports: Sequence[RankReport],
     *,
     created: str,
-    command: tuple[str, ...],
     environment: Mapping[str, str],
-    program: str,
-    sequence: int | None = None,
-    seed: int | None = None,
-    engine: EngineFacts | None = None,
+    facts: RunFacts,
 ) -> RunManifest:
     """The manifest of a run.
 
     Args:
         reports: one a rank, in their order.
         created: start of the capture, ISO 8601, UTC.
-        command: the command line that asked for it.
         environment: the variables that change what is measured.
-        program: name of one of zerotrace's own models, else of the training program.
-        sequence: tokens a sequence, where that is known.
-        seed: seed of the weights, where that is known.
-        engine: configuration of the engine; what the engine itself has said where that is not known beforehand.
+        facts: what was known beforehand; the engine itself has said the rest.
 
     Raises:
         CaptureError: the engine was none of DeepSpeed's, so that nothing is known about its configuration.
     """
     first = reports[0]
-    facts = engine or first.engine
-    if facts is None:
+    engine = facts.engine or first.engine
+    if engine is None:
         raise CaptureError(
             "The session was given an engine that deepspeed.initialize has not returned.",
             code="engine_unknown",
             hint="Pass the first of the values that deepspeed.initialize returns.",
         )
     device = "cpu" if first.record.device == "cpu" else "cuda"
-    own = MODELS.get(program)
+    own, program = MODELS.get(facts.program), facts.program
     return RunManifest(
         created=created,
         zerotrace_version=VERSION,
-        command=command,
-        engine="deepspeed",
-        stage=facts.stage,
+        command=facts.command,
+        engine=engine.name,
+        stage=engine.stage,
         world_size=len(reports),
         device=device,
         backend=BACKENDS[device],
         model=own.shape(first.num_params) if own else ModelShape(name=program, num_params=first.num_params),
-        micro_batch=facts.micro_batch,
-        sequence=sequence,
-        seed=seed,
-        ds_config=plain_config(facts.ds_config),
+        micro_batch=engine.micro_batch,
+        sequence=facts.sequence,
+        seed=facts.seed,
+        ds_config=plain_config(engine.ds_config),
         versions=first.versions,
         environment=environment,
         losses=first.losses,

@@ -1,4 +1,4 @@
-"""Finds the owner of every storage that a DeepSpeed engine holds.
+"""Finds the owner of every storage that an engine holds, DeepSpeed's or one on a plain torch optimizer.
 
 Attribute names were read in the sources of DeepSpeed 0.16.0 to 0.19.8: ``stage3.py``, ``stage_1_and_2.py``,
 ``bf16_optimizer.py``, ``fp16/unfused_optimizer.py``, ``fp16/fused_optimizer.py``.
@@ -79,7 +79,7 @@ def find_owners(engine: Any) -> tuple[StorageOwner, ...]:
     rule knows holds, which is ``other``.
 
     Args:
-        engine: what ``deepspeed.initialize`` returned; no step may be running.
+        engine: what trains; no step may be running.
     """
     found: dict[tuple[str, int], StorageOwner] = {}
     for owner, holder, tensor in _claims(engine):
@@ -143,6 +143,13 @@ def _of_optimizer(optimizer: Any) -> Iterator[_Claim]:
                 if owner is Owner.MASTER and tensor.grad is not None:
                     yield Owner.GRADS, f"{holder}.grad", tensor.grad
     inner = getattr(optimizer, "optimizer", optimizer)
+    for number, group in enumerate(getattr(inner, "param_groups", ())):
+        for place, param in enumerate(group["params"]):
+            # What the optimizer updates and is no parameter of the model, which came first, is a copy of it.
+            holder = f"optimizer.param_groups[{number}][{place}]"
+            yield Owner.MASTER, holder, param.data
+            if param.grad is not None:
+                yield Owner.GRADS, f"{holder}.grad", param.grad
     for number, (_, state) in enumerate(getattr(inner, "state", {}).items()):
         if not isinstance(state, Mapping):
             continue

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepspeed.runtime.zero import partition_parameters
-
 from zerotrace.capture.hooks import Function, Hooks
 from zerotrace.capture.marks import Marker, in_backward
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase, first_params, format_label
@@ -41,6 +39,9 @@ class ParamLabels:
 
     def install(self, optimizer: Any, hooks: Hooks) -> None:
         """Wrap the functions of an optimizer at stage 3, or of what stands for it in inference."""
+        # Other engines get along without DeepSpeed.
+        from deepspeed.runtime.zero import partition_parameters
+
         offload = getattr(optimizer, "parameter_offload", optimizer)
         coordinator = offload.get_param_coordinator()
         hooks.wrap("fetch", coordinator, ("_fetch_sub_module_impl", "fetch_sub_module"), self._around_fetch)

@@ -96,10 +96,9 @@ class NodesPlace(Place):
 class OwnPlace(Place):
     """No launcher: rank 0 makes the folder, writes the manifest and gives the folder its name."""
 
-    def __init__(self, plan: SessionPlan, orders: OwnOrders, stage: int) -> None:
+    def __init__(self, plan: SessionPlan, orders: OwnOrders) -> None:
         super().__init__(plan)
         self._orders = orders
-        self._stage = stage
         self._created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._folder: CaptureFolder | None = None
 
@@ -113,7 +112,7 @@ class OwnPlace(Place):
         offer: Any = None
         if self._rank == 0:
             try:
-                own = reserve_folder(Path(self._orders.out) if self._orders.out else None, self._stage)
+                own = reserve_folder(Path(self._orders.out) if self._orders.out else None, self._orders.default_name)
                 offer = (str(own.path.absolute()), str(own.partial.absolute()))
             except ZerotraceError as error:
                 offer = error
@@ -163,23 +162,15 @@ class OwnPlace(Place):
         return build_manifest(
             reports,
             created=self._created,
-            command=self._orders.command,
             environment=recorded_environment(os.environ),
-            program=self._orders.model or Path(sys.argv[0]).name,
-            sequence=self._orders.sequence,
-            seed=self._orders.seed,
+            facts=self._orders.facts,
         )
 
 
-def choose_place(plan: SessionPlan, stage: int) -> Place:
-    """The place for a session of this plan.
-
-    Args:
-        plan: what the rank was told.
-        stage: ZeRO stage of the engine, for a default folder name.
-    """
+def choose_place(plan: SessionPlan) -> Place:
+    """The place for a session of this plan."""
     if plan.own is not None:
-        return OwnPlace(plan, plan.own, stage)
+        return OwnPlace(plan, plan.own)
     return NodesPlace(plan) if plan.num_nodes > 1 else Place(plan)
 
 

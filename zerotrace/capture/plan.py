@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerotrace.capture.engines import DEEPSPEED, ENGINES, EngineKind
 from zerotrace.capture.models import DecoderConfig, find_model
 from zerotrace.errors import CaptureError
 
@@ -44,8 +45,11 @@ class CapturePlan:
     describe, or a ``script``, which brings all of that itself.
     """
 
-    stage: int
-    """ZeRO stage, 0 to 3."""
+    engine: str = DEEPSPEED.name
+    """What trains: a name in :data:`zerotrace.capture.engines.ENGINES`."""
+
+    stage: int | None = None
+    """ZeRO stage, 0 to 3; ``None`` for an engine that has none."""
 
     num_ranks: int
     """Training processes on this machine; one device each on ``cuda``."""
@@ -89,8 +93,9 @@ class CapturePlan:
     timeout_s: float
     """Limit for the whole run, from launch to the last file; then all ranks are ended."""
 
-    ds_config: Mapping[str, Any] = field(default_factory=dict)
-    """The whole DeepSpeed configuration, as :func:`zerotrace.capture.ds_config.build_ds_config` makes it."""
+    ds_config: Mapping[str, Any] | None = None
+    """The whole DeepSpeed configuration, as :func:`zerotrace.capture.ds_config.build_ds_config` makes it; ``None`` for
+    another engine, or where a script brings its own."""
 
     nodes: Nodes = Nodes()
     """The machines of the run."""
@@ -106,8 +111,7 @@ class CapturePlan:
             _at_least(name, getattr(self, name), 0)
         if self.num_steps == self.num_warmup:
             raise ValueError(f"{', '.join(counts[1:])} are all 0; expected a window that measures something")
-        if self.stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage is {self.stage}; ZeRO has the stages 0, 1, 2 and 3")
+        self._check_engine()
         if self.device not in BACKENDS:
             raise ValueError(f"device is {self.device!r}; expected one of {', '.join(BACKENDS)}")
         if not self.timeout_s > 0:
@@ -119,6 +123,33 @@ class CapturePlan:
         elif self.num_warmup < 1:
             # Its first step begins when deepspeed.initialize returns: data loading and the like lie in it.
             raise ValueError(f"num_warmup is {self.num_warmup}; a script needs 1 or more")
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine is {self.engine!r}; expected one of {', '.join(ENGINES)}")
+        kind = self.engine_kind
+        if kind.has_stages and self.stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage is {self.stage}; ZeRO has the stages 0, 1, 2 and 3")
+        if not kind.has_stages and (self.stage, self.script, self.ds_config) != (None, None, None):
+            raise ValueError(f"stage, script and ds_config are for DeepSpeed; the engine is {self.engine!r}")
+        if kind.num_ranks not in (None, self.world_size):
+            raise ValueError(f"num_ranks is {self.world_size}; the engine {self.engine!r} has {kind.num_ranks}")
+
+    @property
+    def engine_kind(self) -> EngineKind:
+        """What trains, with what it needs."""
+        return ENGINES[self.engine]
+
+    @property
+    def title(self) -> str:
+        """The run in words: ``gpt2-large at stage 3``."""
+        how = f"at stage {self.stage}" if self.stage is not None else f"with the engine {self.engine}"
+        return f"{self.program} {how}"
+
+    @property
+    def default_name(self) -> str:
+        """Name of the folder where none is asked for."""
+        return self.engine if self.stage is None else f"stage{self.stage}"
 
     @property
     def program(self) -> str:

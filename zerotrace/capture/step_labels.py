@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from zerotrace.capture.engine_facts import is_deepspeed
 from zerotrace.capture.hooks import Function, Hooks
 from zerotrace.capture.marks import Marker
 from zerotrace.labels import Label, LabelEvent, Phase, format_label
@@ -42,7 +43,7 @@ class StepLabels:
                    if hasattr(optimizer, name)]  # fmt: skip
         if buckets:
             hooks.wrap("reduce", optimizer, buckets, self._around_bucket(optimizer))
-        else:
+        elif is_deepspeed(engine):
             hooks.wrap("reduce", engine, ("allreduce_bucket",), self._around_tensors)
         module = sys.modules.get(type(optimizer).__module__)
         if not hasattr(optimizer, "parameter_offload") and hasattr(module, "all_gather_dp_groups"):

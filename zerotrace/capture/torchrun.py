@@ -40,20 +40,30 @@ def program_command(plan: CapturePlan, work: Path) -> list[str]:
     if plan.script is not None:
         return [str(plan.script.path), *plan.script.args]
     ds_config = work / "ds_config.json"
-    write_json(ds_config, plan.ds_config)
-    return [str(find_runner()), *gpt2_args(plan, str(ds_config.resolve()))]
+    if plan.ds_config is not None:
+        write_json(ds_config, plan.ds_config)
+    return runner_command(plan, str(ds_config.resolve()))
 
 
-def gpt2_args(plan: CapturePlan, ds_config: str) -> list[str]:
-    """The arguments of runners/gpt2.py."""
+def runner_command(plan: CapturePlan, ds_config: str) -> list[str]:
+    """The program of ``runners/`` that trains with a plan's engine, and its arguments.
+
+    Args:
+        plan: what to do.
+        ds_config: DeepSpeed's configuration as the program takes it, where the plan has one.
+    """
     options = {
         "--model": plan.model,
-        "--ds-config": ds_config,
+        "--micro-batch": plan.micro_batch,
         "--sequence": plan.sequence,
         "--steps": plan.num_steps,
         "--seed": plan.seed,
     }
-    return [str(part) for option in options.items() for part in option]
+    if plan.ds_config is not None:
+        # The micro-batch is in there.
+        options = {**options, "--ds-config": ds_config}
+    runner = find_runner(plan.engine_kind.runner)
+    return [str(runner), *(str(part) for option in options.items() for part in option)]
 
 
 def _meeting(plan: CapturePlan) -> list[str]:

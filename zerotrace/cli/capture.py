@@ -1,4 +1,4 @@
-"""``zerotrace capture``: run a ZeRO stage and trace every rank."""
+"""``zerotrace capture``: run a ZeRO stage, or the single-device baseline, and trace every rank."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zerotrace.capture.engines import DEEPSPEED, ENGINES
 from zerotrace.capture.models import MODELS
 from zerotrace.capture.plan import DEFAULT_SEED, DEFAULT_TIMEOUT_S, WINDOWS
 from zerotrace.cli.many_hosts import capture_on_hosts
@@ -25,10 +26,14 @@ _EPILOG = """\b
 Examples:
   zerotrace capture --stage 3 --gpus 8
   zerotrace capture --stage 3 --gpus 2 --device cpu --out traces/trial
+  zerotrace capture --engine single
   zerotrace capture --stage 2 --gpus 8 --set zero_optimization.reduce_bucket_size=5e7
   zerotrace capture --stage 3 --gpus 8 --script train.py -- --epochs 1
   zerotrace capture --stage 3 --hostfile hosts --script train.py
   srun zerotrace capture --stage 3 --script train.py
+
+--engine single trains the same model on one device, without DeepSpeed: the compute baseline that a stage's step time is
+held against. It takes no --stage and no DeepSpeed configuration.
 
 With --script the program runs unchanged: deepspeed.initialize is wrapped, its configuration gets the stage (and what
 --set says), each optimizer step is counted, and the run ends after the last window. In ARGS, {local_rank} stands for
@@ -59,7 +64,14 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
 
 
 @click.command(cls=_CommandWithArgs, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--stage", type=click.Choice(["0", "1", "2", "3"]), required=True, help="ZeRO stage.")
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default=DEEPSPEED.name,
+    show_default=True,
+    help="What trains. single: one device without an engine.",
+)
+@click.option("--stage", type=click.Choice(["0", "1", "2", "3"]), help="ZeRO stage; required with DeepSpeed.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of ranks on each machine; on CPUs too.")
 @click.option(
     "--device",
@@ -106,7 +118,7 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="New folder for the capture.  [traces/stageN, or the next free traces/stageN-2 ...]",
+    help="New folder for the capture.  [traces/stageN or traces/single, or the next free traces/stageN-2 ...]",
 )
 @click.option(
     "--timeout",
@@ -143,7 +155,8 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
 @click.pass_context
 def capture(
     ctx: click.Context,
-    stage: str,
+    engine: str,
+    stage: str | None,
     gpus: int | None,
     device: str,
     script: Path | None,
@@ -176,7 +189,8 @@ def capture(
     a rank, memory snapshots and manifest.json.
     """
     request = Request(
-        stage=int(stage),
+        engine=engine,
+        stage=int(stage) if stage else None,
         num_ranks=gpus,
         device=device,
         model=model,
@@ -194,9 +208,12 @@ def capture(
         args=args,
         keep_running=keep_running,
         command=("zerotrace", "capture", *ctx.meta[_ARGS]),
+        num_nodes=nnodes,
     )
     request.check()
     if hostfile is not None:
+        if ENGINES[engine].num_ranks is not None:
+            raise click.UsageError(f"--engine {engine} trains on one device: leave out --hostfile.")
         if nnodes > 1 or node_rank is not None:
             raise click.UsageError("--hostfile numbers the nodes itself: leave out --nnodes and --node-rank.")
         capture_on_hosts(hostfile, gpus, rdzv_endpoint, ctx.meta[_ARGS], start=launcher == "ssh")
@@ -207,7 +224,7 @@ def capture(
     if job is not None:
         _join(job, request, out)
         return
-    if gpus is None:
+    if gpus is None and ENGINES[engine].num_ranks is None:
         raise click.UsageError("Missing option '--gpus', the number of ranks to start on this machine.")
     _launch(request, make_nodes(nnodes, node_rank, rdzv_endpoint), out, as_json)
 
@@ -220,13 +237,13 @@ def _launch(request: Request, nodes: Nodes, out: Path | None, as_json: bool) -> 
 
     check_out(out)
     plan = make_plan(request, nodes)
-    folder = reserve_folder(out, plan.stage, node_rank=nodes.node_rank)
+    folder = reserve_folder(out, plan.default_name, node_rank=nodes.node_rank)
     on_nodes = f", node {nodes.node_rank} of {nodes.num_nodes}" if nodes.num_nodes > 1 else ""
     talk(
-        f"Capturing {plan.program} at stage {plan.stage} on {plan.num_ranks} {plan.device} "
+        f"Capturing {plan.title} on {plan.num_ranks} {plan.device} "
         f"rank{'s' if plan.num_ranks > 1 else ''} ({plan.backend}){on_nodes} into {folder.path}"
     )
-    for caveat in list_caveats(plan.ds_config):
+    for caveat in list_caveats(plan.ds_config or {}):
         talk(f"Note: {caveat}")
     if plan.device == "cpu" and {"light", "memory"} & set(request.windows):
         talk("Note: on a CPU there is no light window, and the memory window has no allocator history, only owners.")
@@ -244,5 +261,5 @@ def _join(job: JobRank, request: Request, out: Path | None) -> None:
 
     plan = make_plan(request.in_job(job), make_nodes(1, None, None))
     if job.rank == 0:
-        talk(f"Rank 0 of {job.world_size} in a {job.launcher} job: capturing {plan.program} at stage {plan.stage}")
+        talk(f"Rank 0 of {job.world_size} in a {job.launcher} job: capturing {plan.title}")
     become_rank(job, plan_of_job(plan, out), plan.device, program_of_job(plan))

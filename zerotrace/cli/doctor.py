@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from zerotrace.capture.engines import DEEPSPEED
 from zerotrace.cli.outcome import talk
 from zerotrace.cli.terminal import printable
 
@@ -16,7 +17,7 @@ Examples:
   zerotrace doctor
   zerotrace doctor --out traces/stage3 --json
 
-Exit code: 0 when a capture is possible on some device, 1 when on none.
+Exit code: 0 when a ZeRO stage can be captured on some device, 1 when on none.
 """
 
 
@@ -51,6 +52,9 @@ def doctor(ctx: click.Context, out: Path, as_json: bool) -> None:
     if not diagnosis.devices:
         talk("No capture is possible here.")
         ctx.exit(1)
-    talk(f"A capture is possible on: {', '.join(diagnosis.devices)}")
+    stages = DEEPSPEED.name in diagnosis.engines
+    talk(f"{'A capture' if stages else 'Only --engine single'} is possible on: {', '.join(diagnosis.devices)}")
     talk("Next:")
-    talk(f"zerotrace capture --stage 3 --gpus 2{' --device cpu' if diagnosis.devices == ('cpu',) else ''}")
+    what = "--stage 3 --gpus 2" if stages else "--engine single"
+    talk(f"zerotrace capture {what}{' --device cpu' if diagnosis.devices == ('cpu',) else ''}")
+    ctx.exit(0 if stages else 1)

@@ -57,6 +57,7 @@ def _print_part(folder: Path | None) -> None:
 def _summary(folder: Path, manifest: RunManifest) -> dict[str, Any]:
     return {
         "folder": str(folder),
+        "engine": manifest.engine,
         "stage": manifest.stage,
         "world_size": manifest.world_size,
         "device": manifest.device,

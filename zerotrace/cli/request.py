@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zerotrace.capture.engines import ENGINES
 from zerotrace.capture.plan import WINDOWS
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class Request:
     """The options as given; ``None`` where the default depends on the device."""
 
-    stage: int
+    engine: str
+    stage: int | None
     num_ranks: int | None
     device: str
     model: str | None
@@ -37,6 +39,7 @@ class Request:
     args: tuple[str, ...]
     keep_running: bool
     command: tuple[str, ...]
+    num_nodes: int = 1
     world_size: int | None = None
     """Ranks of the run, where a job has started them."""
 
@@ -44,10 +47,17 @@ class Request:
         """The same request, as it holds for a rank of a job.
 
         Raises:
-            CaptureError: ``--gpus`` contradicts the job.
+            CaptureError: ``--gpus`` or ``--engine`` contradicts the job.
         """
         from zerotrace.errors import CaptureError
 
+        if ENGINES[self.engine].num_ranks not in (None, job.world_size):
+            raise CaptureError(
+                f"--engine {self.engine} trains on one device, but this process is one of {job.world_size} ranks that "
+                f"{job.launcher} has started.",
+                code="job_conflict",
+                hint="Start one rank, or run the command outside of the job.",
+            )
         if self.num_ranks is not None and job.num_local is not None and self.num_ranks != job.num_local:
             raise CaptureError(
                 f"--gpus is {self.num_ranks}, but this process is one of {job.num_local} ranks that {job.launcher} has "
@@ -64,6 +74,11 @@ class Request:
         Raises:
             click.UsageError: some do not.
         """
+        if ENGINES[self.engine].has_stages:
+            if self.stage is None:
+                raise click.UsageError("Missing option '--stage', the ZeRO stage of the run: 0, 1, 2 or 3.")
+        else:
+            self._check_plain_engine()
         if self.script is None:
             if self.args:
                 raise click.UsageError(f"Got unexpected extra arguments ({' '.join(self.args)}): they need --script.")
@@ -84,6 +99,23 @@ class Request:
             )
         if self.num_warmup == 0:
             raise click.UsageError("--warmup 0 with --script: the program's set-up lies in its first step.")
+
+    def _check_plain_engine(self) -> None:
+        """Refuse what only DeepSpeed has."""
+        deepspeed_only = {
+            "--stage": self.stage,
+            "--ds-config": self.ds_config,
+            "--set": self.settings or None,
+            "--script": self.script,
+        }
+        if given := [name for name, value in deepspeed_only.items() if value is not None]:
+            raise click.UsageError(
+                f"{' and '.join(given)} {'belongs' if len(given) == 1 else 'belong'} to DeepSpeed: leave it out with "
+                f"--engine {self.engine}, which has no ZeRO stage and no DeepSpeed configuration."
+            )
+        most = ENGINES[self.engine].num_ranks
+        if most is not None and (self.num_ranks not in (None, most) or self.num_nodes > 1):
+            raise click.UsageError(f"--engine {self.engine} trains on one device: leave out --gpus, or pass --gpus 1.")
 
 
 def make_nodes(num_nodes: int, node_rank: int | None, endpoint: str | None) -> Nodes:
@@ -133,7 +165,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
     file_config = read_ds_config(request.ds_config) if request.ds_config else {}
     check_endpoint(nodes)
     script = _script(request, settings)
-    require_packages()
+    require_packages(ENGINES[request.engine].packages)
     device = choose_device(request.device, num_ranks)
     defaults = DEFAULTS[device]
     world_size = request.world_size or num_ranks * nodes.num_nodes
@@ -145,6 +177,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
         windows=request.windows,
     )
     plan = CapturePlan(
+        engine=request.engine,
         stage=request.stage,
         num_ranks=num_ranks,
         device=device,
@@ -206,18 +239,21 @@ def _gpt2(
     from zerotrace.capture.plan import DEFAULT_SEED
 
     micro_batch = resolve_micro_batch(file_config, request.micro_batch, defaults.micro_batch)
-    return {
-        "model": request.model or defaults.model,
-        "micro_batch": micro_batch,
-        "sequence": request.sequence or defaults.sequence,
-        "seed": _given(request.seed, DEFAULT_SEED),
-        "ds_config": build_ds_config(
+    ds_config = None
+    if request.stage is not None:
+        ds_config = build_ds_config(
             stage=request.stage,
             micro_batch=micro_batch,
             num_ranks=world_size,
             file_config=file_config,
             settings=settings,
-        ),
+        )
+    return {
+        "model": request.model or defaults.model,
+        "micro_batch": micro_batch,
+        "sequence": request.sequence or defaults.sequence,
+        "seed": _given(request.seed, DEFAULT_SEED),
+        "ds_config": ds_config,
     }
 
 
@@ -226,9 +262,9 @@ def _check_keys(plan: CapturePlan, world_size: int) -> None:
     from zerotrace.capture.ds_keys import check_ds_config, check_keys
     from zerotrace.capture.ds_settings import set_key
 
-    if plan.script is None:
+    if plan.ds_config is not None:
         check_ds_config(plan.ds_config, world_size)
-    elif plan.script.settings:
+    elif plan.script is not None and plan.script.settings:
         config: dict[str, Any] = {}
         for key, value in plan.script.settings:
             set_key(config, key, value)

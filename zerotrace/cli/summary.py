@@ -47,7 +47,7 @@ def _described(analysis: Analysis) -> str:
     read = ", ".join(f"{format_count(count)} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     if manifest is None:
         return read
-    return f"ZeRO-{manifest.stage}, {manifest.model.name}, {manifest.world_size} × {manifest.device} · {read}"
+    return f"{manifest.scheme}, {manifest.model.name}, {manifest.world_size} × {manifest.device} · {read}"
 
 
 def _ranks_table(analysis: Analysis) -> Table:

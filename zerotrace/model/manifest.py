@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotrace.model.vocabulary import WindowKind
 
-MANIFEST_VERSION = "1.1"
+MANIFEST_VERSION = "1.2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,9 @@ class RunManifest:
     zerotrace_version: str
     command: tuple[str, ...]
     engine: str
-    stage: int
+    """``deepspeed``, or ``single``: one device without an engine."""
+    stage: int | None = None
+    """ZeRO stage; ``None`` for an engine that has none."""
     world_size: int
     device: str
     """``cuda`` or ``cpu``."""
@@ -98,8 +100,8 @@ class RunManifest:
     sequence: int | None = None
     """Tokens a sequence; ``None`` where a user's own program ran."""
     seed: int | None = None
-    ds_config: Mapping[str, Any]
-    """The whole DeepSpeed configuration as passed to ``deepspeed.initialize``."""
+    ds_config: Mapping[str, Any] | None = None
+    """The whole DeepSpeed configuration as passed to ``deepspeed.initialize``; ``None`` for another engine."""
     versions: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change what is measured (``NCCL_*``, ``OMP_NUM_THREADS`` ...)."""
@@ -112,5 +114,12 @@ class RunManifest:
     notes: tuple[str, ...] = ()
     """What a reader of the figures should know about how the capture came about, one sentence each."""
 
+    @property
+    def scheme(self) -> str:
+        """How the model was trained, in words: ``ZeRO-3``, ``single device``."""
+        if self.stage is not None:
+            return f"ZeRO-{self.stage}"
+        return _SCHEMES.get(self.engine, self.engine)
 
-# --------------------------------------------------------------------------- analysis
+
+_SCHEMES = {"single": "single device"}

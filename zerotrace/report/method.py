@@ -268,7 +268,7 @@ def has_notes(rows: Sequence[HtaComparison]) -> bool:
 
 
 def configuration_text(analysis: Analysis) -> str | None:
-    """The whole DeepSpeed configuration, indented JSON."""
-    if analysis.manifest is None:
+    """The whole DeepSpeed configuration, indented JSON; ``None`` where there was none."""
+    if analysis.manifest is None or analysis.manifest.ds_config is None:
         return None
     return json.dumps(analysis.manifest.ds_config, indent=2, ensure_ascii=False, default=str)

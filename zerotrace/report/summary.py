@@ -55,13 +55,17 @@ def header_facts(analysis: Analysis) -> tuple[str, ...]:
     counts = Counter(rank.device for rank in manifest.ranks)
     devices = " + ".join(f"{count} × {name}" for name, count in counts.items())
     return (
-        f"{_ENGINES.get(manifest.engine.lower(), manifest.engine)} ZeRO-{manifest.stage}",
+        manifest.scheme if manifest.stage is None else f"{_engine_name(manifest.engine)} {manifest.scheme}",
         manifest.model.name,
         f"Ψ {format_parameters(manifest.model.num_params)}",
         devices or _plural(manifest.world_size, "rank"),
         manifest.backend,
         versions,
     )
+
+
+def _engine_name(engine: str) -> str:
+    return _ENGINES.get(engine.lower(), engine)
 
 
 def format_parameters(count: int) -> str:

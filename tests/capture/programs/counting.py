@@ -32,7 +32,7 @@ def counted(original: Any) -> Any:
 for name in ("all_gather_into_tensor", "all_gather"):
     setattr(torch.distributed, name, counted(getattr(torch.distributed, name)))
 
-from zerotrace.capture.loop import Session  # noqa: E402 - it imports DeepSpeed
+from zerotrace.capture.loop import Session  # noqa: E402 - it may import DeepSpeed
 
 steps: list[int] = []
 original_step = Session.step
@@ -49,5 +49,6 @@ def step(self: Session, loss: Any = None) -> None:
 Session.step = step  # type: ignore[method-assign]
 
 target, runner, *sys.argv[1:] = sys.argv[1:]
+sys.path.insert(0, str(Path(runner).parent))
 runpy.run_path(runner, run_name="__main__")
 Path(f"{target}.{os.environ['RANK']}").write_text(json.dumps(steps))
