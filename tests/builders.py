@@ -80,6 +80,40 @@ class TraceBuilder:
         where = {"device": device, "stream": stream, "correlation": self._correlation, **args}
         return self.event(ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start, dur=end - start, args=where)
 
+    def stream_wait(
+        self, at: float, *, stream: int = COMPUTE_STREAM, source: int | None = None, recorded: float | None = None
+    ) -> TraceBuilder:
+        """A call that makes ``stream`` wait for an event, recorded on ``source`` by a call at ``recorded``.
+
+        Without these two the trace does not say what is waited for.
+        """
+        record = -1
+        if recorded is not None:
+            self._correlation += 1
+            record = self._correlation
+            self.host("cudaEventRecord", recorded, recorded + 1, cat="cuda_runtime", correlation=record)
+        self._correlation += 1
+        self.host("cudaStreamWaitEvent", at, at + 1, cat="cuda_runtime", correlation=self._correlation)
+        named = {"wait_on_stream": -1 if source is None else source, "wait_on_cuda_event_record_corr_id": record}
+        return self.sync_row("Stream Wait Event", at, at + 1, stream=stream, **named)
+
+    def sync_call(
+        self, name: str, start: float, end: float, kind: str, *, stream: int = -1, tid: int = 4000, **args: Any
+    ) -> TraceBuilder:
+        """A synchronising call of the host, and the row that says what it waits for."""
+        self._correlation += 1
+        self.host(name, start, end, tid=tid, cat="cuda_runtime", correlation=self._correlation)
+        return self.sync_row(kind, start, end, stream=stream, **args)
+
+    def sync_row(
+        self, kind: str, start: float, end: float, *, stream: int, device: int = 0, **args: Any
+    ) -> TraceBuilder:
+        """A ``cuda_sync`` row of the call before it."""
+        where = {"device": device, "stream": stream, "correlation": self._correlation, "cuda_sync_kind": kind, **args}
+        return self.event(
+            ph="X", cat="cuda_sync", name=kind, pid=device, tid=stream, ts=start, dur=end - start, args=where
+        )
+
     def event(self, **fields: Any) -> TraceBuilder:
         """Any event, as it is."""
         self.events.append(fields)

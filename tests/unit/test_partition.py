@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.builders import COMM_STREAM, TraceBuilder
 from tests.conftest import Analyse
 from zerotrace.analysis.launches import find_launches
-from zerotrace.analysis.partition import clip_steps, device_times
+from zerotrace.analysis.partition import clip_steps, device_causes, device_times
 from zerotrace.ingest.rank import ingest_rank
 from zerotrace.model import Attribution, Level
 
@@ -40,8 +40,9 @@ def test_every_step_closes_and_equals_a_painted_axis(
         else:
             getattr(trace, kind)(start, end, stream=lane)
     read = ingest_rank(trace.write(tmp_path))
-    launches = find_launches(read.events)
-    for part in clip_steps(0, read.events, device_times(read.events), read.windows, launches):
+    launches, times = find_launches(read.events), device_times(read.events)
+    causes = [device_causes(read.events, time, launches) for time in times]
+    for part in clip_steps(0, times, causes, read.windows):
         low, high = (0, 60) if part.step == 0 else (60, 130)
         compute, comm, copy = ({t for t in painted[k] if low <= t < high} for k in ("compute", "comm", "copy"))
         if not compute | comm | copy:

@@ -23,15 +23,43 @@ class DeviceRows:
 
     Attributes:
         start: start of the row.
+        end: end of the row.
+        stream: stream that it runs on.
         is_compute: whether it is a compute kernel.
+        is_comm: whether it is communication.
+        launch_start: when its launch call began.
         launch_end: when its launch call returned.
         launch_thread: which thread launched it; -1 if that is not in the trace.
     """
 
     start: Int64Array
+    end: Int64Array
+    stream: Int64Array
     is_compute: BoolArray
+    is_comm: BoolArray
+    launch_start: Int64Array
     launch_end: Int64Array
     launch_thread: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Exposed communication, cut so that one compute kernel is the next to start throughout each piece.
+
+    Pieces before which no kernel starts, or one whose launch is not in the trace, are left out. Columns have one
+    entry a piece.
+
+    Attributes:
+        start: start of the piece.
+        launched: when the kernel's launch call had returned, held within the piece.
+        end: end of the piece.
+        kernel: the kernel, as a row of :class:`DeviceRows`.
+    """
+
+    start: Int64Array
+    launched: Int64Array
+    end: Int64Array
+    kernel: Int64Array
 
 
 @dataclass(frozen=True)
@@ -62,27 +90,36 @@ class IdleCauses:
     unlinked_ns: int
 
 
-def blocking(exposed: Intervals, rows: DeviceRows, sync_calls: tuple[Intervals, ...]) -> Blocking:
-    """Tells for each exposed instant whether a faster collective would have let compute start earlier.
+def pieces_of(exposed: Intervals, rows: DeviceRows) -> Pieces:
+    """Cuts exposed communication by the compute kernel that starts next.
 
     Args:
         exposed: communication of the device with no compute beside it.
         rows: rows of the same device.
+    """
+    kernels = np.flatnonzero(rows.is_compute)
+    starts, ends = _cut(exposed, rows.start[kernels])
+    following = np.searchsorted(rows.start[kernels], starts, side="right")
+    known = following < kernels.size
+    known[known] = rows.launch_thread[kernels[following[known]]] >= 0
+    starts, ends, kernel = starts[known], ends[known], kernels[following[known]]
+    return Pieces(starts, np.clip(rows.launch_end[kernel], starts, ends), ends, kernel)
+
+
+def blocking(pieces: Pieces, rows: DeviceRows, sync_calls: tuple[Intervals, ...]) -> Blocking:
+    """Tells for each exposed instant whether a faster collective would have let compute start earlier.
+
+    Args:
+        pieces: exposed communication of the device.
+        rows: rows of the same device.
         sync_calls: when each launching thread is inside a synchronising call.
     """
-    kernel_start = rows.start[rows.is_compute]
-    launch_end, thread = rows.launch_end[rows.is_compute], rows.launch_thread[rows.is_compute]
-    starts, ends = _cut(exposed, kernel_start)
-    following = np.searchsorted(kernel_start, starts, side="right")
-    known = following < kernel_start.size
-    known[known] = thread[following[known]] >= 0
-    starts, ends, following = starts[known], ends[known], following[known]
-    launched = np.clip(launch_end[following], starts, ends)
-    queued = Intervals.union(launched, ends)
+    queued = Intervals.union(pieces.launched, pieces.end)
+    thread = rows.launch_thread[pieces.kernel]
     sync = Intervals.empty()
     for i, calls in enumerate(sync_calls):
-        mine = thread[following] == i
-        sync |= Intervals.union(starts[mine], launched[mine]) & calls
+        mine = thread == i
+        sync |= Intervals.union(pieces.start[mine], pieces.launched[mine]) & calls
     return Blocking(queued, sync)
 
 

@@ -16,8 +16,23 @@ SYNCHRONISING = ("Synchronize", "Memcpy", "Malloc", "Free")
 
 
 @dataclass(frozen=True, eq=False)
+class Calls:
+    """The runtime and driver calls of a rank. All columns have one entry a call, in the order of the event table.
+
+    Attributes:
+        row: row of the event table.
+        thread: which thread makes it, as an index into :attr:`Launches.sync_calls`.
+        waits: whether the host waits for the device in it.
+    """
+
+    row: Int64Array
+    thread: Int64Array
+    waits: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
 class Launches:
-    """The launch of each row of an event table. All columns have one entry a row.
+    """The launch of each row of an event table. All columns but the last two have one entry a row.
 
     A device row and the runtime or driver call that launched it carry one correlation id. Where a runtime call
     makes a driver call of the same id, the earlier one counts.
@@ -27,13 +42,15 @@ class Launches:
         end: when the call returned; the row's own start where there is none.
         thread: which thread made the call, as an index into ``sync_calls``; -1 where there is none.
         linked: rows whose launch is in the trace.
-        sync_calls: for each thread that launches, when it is inside a synchronising call.
+        calls: every runtime and driver call.
+        sync_calls: for each thread that makes calls, when it is inside a synchronising one.
     """
 
     start: Int64Array
     end: Int64Array
     thread: Int64Array
     linked: BoolArray
+    calls: Calls
     sync_calls: tuple[Intervals, ...]
 
 
@@ -46,31 +63,30 @@ def find_launches(events: pa.Table) -> Launches:
     row_start = ints(events, "start_ns")
     row_end = row_start + ints(events, "dur_ns")
     correlation, correlated = optional_ints(events, "correlation")
-    calls = np.flatnonzero(_is_call(events))
-    num_threads, thread_of_call = number_pairs(ints(events, "pid")[calls], ints(events, "tid")[calls])
+    rows = np.flatnonzero(_is_call(events))
+    num_threads, thread_of_call = number_pairs(ints(events, "pid")[rows], ints(events, "tid")[rows])
+    calls = Calls(rows, thread_of_call, _waits(events, rows))
     linked = np.zeros(events.num_rows, dtype=bool)
     start: Int64Array = np.array(row_start)
     end: Int64Array = np.array(row_start)
     thread: Int64Array = np.full(events.num_rows, -1, dtype=np.int64)
-    launching = calls[correlated[calls]]
+    launching = rows[correlated[rows]]
     if launching.size:
         order = np.lexsort((row_start[launching], correlation[launching]))
         launching = launching[order]
         ids, first = np.unique(correlation[launching], return_index=True)
-        rows = np.flatnonzero(on_device(events) & correlated)
-        place = np.minimum(np.searchsorted(ids, correlation[rows]), ids.size - 1)
-        found = ids[place] == correlation[rows]
-        rows, call = rows[found], launching[first[place[found]]]
-        linked[rows] = True
-        start[rows], end[rows] = row_start[call], row_end[call]
-        thread[rows] = thread_of_call[np.searchsorted(calls, call)]
-    names, distinct = codes_and_names(events, "name")
-    waits = np.isin(names[calls], [i for i, name in enumerate(distinct) if any(part in name for part in SYNCHRONISING)])
+        launched = np.flatnonzero(on_device(events) & correlated)
+        place = np.minimum(np.searchsorted(ids, correlation[launched]), ids.size - 1)
+        found = ids[place] == correlation[launched]
+        launched, call = launched[found], launching[first[place[found]]]
+        linked[launched] = True
+        start[launched], end[launched] = row_start[call], row_end[call]
+        thread[launched] = thread_of_call[np.searchsorted(rows, call)]
     sync_calls = tuple(
-        Intervals.union(row_start[calls[waits & (thread_of_call == i)]], row_end[calls[waits & (thread_of_call == i)]])
-        for i in range(num_threads)
+        Intervals.union(row_start[rows[waiting]], row_end[rows[waiting]])
+        for waiting in (calls.waits & (thread_of_call == i) for i in range(num_threads))
     )
-    return Launches(start, end, thread, linked, sync_calls)
+    return Launches(start, end, thread, linked, calls, sync_calls)
 
 
 def on_device(events: pa.Table) -> BoolArray:
@@ -83,3 +99,10 @@ def on_device(events: pa.Table) -> BoolArray:
 def _is_call(events: pa.Table) -> BoolArray:
     cat, names = codes_and_names(events, "cat")
     return np.isin(cat, [code for code, name in enumerate(names) if name in RUNTIME_CATS])
+
+
+def _waits(events: pa.Table, calls: Int64Array) -> BoolArray:
+    """Which of the calls synchronise, by their names."""
+    names, distinct = codes_and_names(events, "name")
+    synchronising = [i for i, name in enumerate(distinct) if any(part in name for part in SYNCHRONISING)]
+    return np.isin(names[calls], synchronising)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zerotrace.analysis.causes import Blocking, DeviceRows, blocking, idle_causes
+from zerotrace.analysis.causes import Blocking, DeviceRows, Pieces, blocking, idle_causes, pieces_of
 from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Intervals
@@ -57,24 +57,54 @@ def device_times(events: pa.Table) -> tuple[DeviceTime, ...]:
     return tuple(_device_time(events, index, here & (device == index)) for index in np.unique(device[here]).tolist())
 
 
+@dataclass(frozen=True, eq=False)
+class DeviceCauses:
+    """What the launches of one device tell of its lost time."""
+
+    time: DeviceTime
+    rows: DeviceRows
+    exposed: Intervals
+    """Communication with no compute beside it."""
+    busy: Intervals
+    """Compute, communication or copies."""
+    pieces: Pieces
+    held: Blocking
+
+
+def device_causes(events: pa.Table, time: DeviceTime, launches: Launches) -> DeviceCauses | None:
+    """Why a device's time is lost; ``None`` for the host's own time, which has no launches to tell it by.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        time: time of the device in ``events``.
+        launches: launches of ``events``.
+    """
+    if time.device is None:
+        return None
+    rows, exposed = device_rows(events, time.device, launches), time.exposed
+    pieces = pieces_of(exposed, rows)
+    return DeviceCauses(time, rows, exposed, time.busy, pieces, blocking(pieces, rows, launches.sync_calls))
+
+
 def clip_steps(
-    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+    rank: int,
+    times: Sequence[DeviceTime],
+    causes: Sequence[DeviceCauses | None],
+    windows: Sequence[StepWindow],
 ) -> tuple[StepPartition, ...]:
     """Takes every step of a rank apart, on each of its devices, with rows cut at the borders of the step windows.
 
     Args:
         rank: global rank.
-        events: rows of :data:`zerotrace.schema.EVENTS`.
-        times: time of each device in ``events``.
+        times: time of each device.
+        causes: why the time of each of them is lost.
         windows: the rank's step windows.
-        launches: launches of ``events``.
     """
-    parts = []
-    for time in times:
-        rows = device_rows(events, time.device, launches) if time.device is not None else None
-        held = blocking(time.exposed, rows, launches.sync_calls) if rows is not None else None
-        parts += [_with_causes(_clipped(rank, time, window), time, window, rows, held) for window in windows]
-    return tuple(parts)
+    return tuple(
+        _with_causes(_clipped(rank, time, window), window, why)
+        for time, why in zip(times, causes)
+        for window in windows
+    )
 
 
 def launch_steps(
@@ -83,7 +113,14 @@ def launch_steps(
     """Takes every step of a rank apart, with each row, whole, in the step in which it was launched.
 
     A step's rows may then run beside another step's, so ``idle_ns`` and the causes of it have no meaning and are
-    ``None``. Arguments as in :func:`clip_steps`.
+    ``None``.
+
+    Args:
+        rank: global rank.
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        times: time of each device in ``events``.
+        windows: the rank's step windows.
+        launches: launches of ``events``.
     """
     return tuple(_by_launch(rank, events, times, windows, launches))
 
@@ -95,7 +132,11 @@ def device_rows(events: pa.Table, device: int, launches: Launches) -> DeviceRows
     rows = rows[np.argsort(start[rows], kind="stable")]
     return DeviceRows(
         start=start[rows],
+        end=start[rows] + ints(events, "dur_ns")[rows],
+        stream=ints(events, "stream")[rows],
         is_compute=equals(events, "category", Category.COMPUTE.value)[rows],
+        is_comm=equals(events, "category", Category.COMM.value)[rows],
+        launch_start=launches.start[rows],
         launch_end=launches.end[rows],
         launch_thread=launches.thread[rows],
     )
@@ -161,14 +202,12 @@ def _clipped(rank: int, time: DeviceTime, window: StepWindow) -> StepPartition:
     return found
 
 
-def _with_causes(
-    part: StepPartition, time: DeviceTime, window: StepWindow, rows: DeviceRows | None, held: Blocking | None
-) -> StepPartition:
+def _with_causes(part: StepPartition, window: StepWindow, why: DeviceCauses | None) -> StepPartition:
     """Adds why exposed and idle time is lost; the host's time has no launches to tell it by."""
-    if rows is None or held is None or not part.known:
+    if why is None or not part.known:
         return part
-    exposed = time.exposed.clip(window.start_ns, window.end_ns)
-    idle = idle_causes(time.busy, rows, window)
+    exposed, held = why.exposed.clip(window.start_ns, window.end_ns), why.held
+    idle = idle_causes(why.busy, why.rows, window)
     found = replace(
         part,
         blocking_queued_ns=(exposed & held.queued).length,

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows
+from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.launches import find_launches, on_device
-from zerotrace.analysis.partition import clip_steps, device_times, launch_steps, outside_steps_ns
+from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
 from zerotrace.intervals import Intervals
 from zerotrace.model import (
     STEP_ALL,
@@ -41,6 +42,8 @@ class RankAnalysis:
     outside_steps_ns: Mapping[int | None, int]
     """Busy time of each device that lies in no step window."""
     collectives: CollectiveRows
+    evidence: tuple[RankEvidence, ...]
+    """What the waits of streams and calls say of blocking time, one entry a device; none without them."""
     top_kernels: tuple[KernelTime, ...]
     diagnostics: tuple[Diagnostic, ...]
 
@@ -59,7 +62,8 @@ def analyse_rank(
         attribution: how rows are given to steps.
     """
     times, launches = device_times(events), find_launches(events)
-    partition = clipped = clip_steps(rank, events, times, windows, launches)
+    causes = [device_causes(events, time, launches) for time in times]
+    partition = clipped = clip_steps(rank, times, causes, windows)
     diagnostics = [*_unknown_steps(file, clipped)]
     if mode is Mode.DEVICE:
         launched = launch_steps(rank, events, times, windows, launches)
@@ -71,6 +75,11 @@ def analyse_rank(
         exposed={time.device: time.exposed for time in times},
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
         collectives=collective_rows(rank, events, windows, launches),
+        evidence=tuple(
+            found
+            for why in causes
+            if why is not None and (found := blocking_evidence(events, why, launches, clipped)) is not None
+        ),
         top_kernels=tuple(_top_kernels(rank, events)),
         diagnostics=tuple(diagnostics),
     )

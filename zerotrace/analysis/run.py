@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, unmatched
 from zerotrace.analysis.agreement import common_mode, disagreements
+from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
@@ -161,6 +162,7 @@ def _assemble(
         verdict=judge(summaries, mode, manifest),
         top_kernels=tuple(kernel for reading in readings for kernel in reading.analysis.top_kernels),
         diagnostics=tuple(diagnostics),
+        blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
         manifest=manifest,
         inputs=inputs,
         options=request.options,

@@ -18,6 +18,9 @@ DEVICE_CATS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 #: Runtime and driver calls: where launches and synchronisations are found.
 RUNTIME_CATS = frozenset({"cuda_runtime", "cuda_driver"})
 
+#: Synchronisation rows. They name a device and a stream, but are no device time: they say who waits for whom.
+SYNC_CAT = "cuda_sync"
+
 #: Host annotations, which carry ProfilerStep, ``gloo:*`` and labels.
 ANNOTATION_CATS = frozenset({"user_annotation", "cpu_op"})
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zerotrace.ingest.classify import NOT_COLLECTIVES, device_category, host_category
+from zerotrace.ingest.classify import NOT_COLLECTIVES, SYNC_CAT, device_category, host_category
 from zerotrace.ingest.columns import Ints, Texts, as_int
 from zerotrace.ingest.kineto import UNKNOWN_ID, Args, Event
 from zerotrace.ingest.rows import EventRows
@@ -23,9 +23,6 @@ _COLLECTIVE_TEXTS = ("collective", "group_name", "group_ranks", "dtype")
 _COLLECTIVE_INTS = ("group_size", "seq", "in_elements", "out_elements", "src_rank", "dst_rank")
 
 _MAX_DEVICE = (1 << 31) - 1
-
-# Synchronisation rows name a device and a stream too; they are no device time, but say who waits for whom.
-_SYNC_CAT = "cuda_sync"
 
 
 def collectives_of(rows: EventRows) -> dict[int, Args]:
@@ -64,7 +61,7 @@ def event_table(
 ) -> pa.Table:
     """The table of :data:`zerotrace.schema.EVENTS`, sorted as it says (host rows first)."""
     step = steps_at(windows, rows.start_ns)
-    is_sync = rows.cats.where(lambda cat: cat == _SYNC_CAT)
+    is_sync = rows.cats.where(lambda cat: cat == SYNC_CAT)
     everywhere = np.ones(len(rows), dtype=bool)
     columns: dict[str, Texts | Ints] = {
         "event": Ints(rows.position, everywhere),

@@ -7,6 +7,7 @@ Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never ze
 
 from __future__ import annotations
 
+from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
 from zerotrace.model.finding import Finding, Gain, Place
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
@@ -20,6 +21,8 @@ __all__ = [
     "STEP_ALL",
     "Analysis",
     "Attribution",
+    "BlockingCheck",
+    "BlockingEvidence",
     "Category",
     "Diagnostic",
     "Finding",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerotrace.model.blocking import BlockingCheck
 from zerotrace.model.finding import Finding
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
@@ -111,6 +112,8 @@ class Analysis:
     diagnostics: tuple[Diagnostic, ...]
     findings: tuple[Finding, ...] = ()
     """What costs the run most, worst first; nothing within the noise of the step time."""
+    blocking_check: BlockingCheck | None = None
+    """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
     hta: HtaReport | None = None
     manifest: RunManifest | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
