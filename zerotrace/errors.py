@@ -46,8 +46,16 @@ class TraceError(ZerotraceError):
     """A trace file that cannot be read, or that holds nothing to analyse."""
 
 
+class SnapshotError(ZerotraceError):
+    """An allocator snapshot, or the owners file beside it, that cannot be read or is refused."""
+
+
 class StoreError(ZerotraceError):
     """A run folder, a manifest or a table that is missing, newer, taken or damaged."""
+
+
+class LedgerError(ZerotraceError):
+    """A ledger that cannot be drawn up: a size, a configuration or a file of shapes that means nothing."""
 
 
 class CaptureError(ZerotraceError):

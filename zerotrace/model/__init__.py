@@ -11,6 +11,7 @@ from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
 from zerotrace.model.finding import Finding, Gain, Place
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
+from zerotrace.model.memory import DeepSpeedLedger, LedgerLine, OwnedBytes, PaperLedger, PeakLedger
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode, Owner, WindowKind
@@ -24,6 +25,7 @@ __all__ = [
     "BlockingCheck",
     "BlockingEvidence",
     "Category",
+    "DeepSpeedLedger",
     "Diagnostic",
     "Finding",
     "Gain",
@@ -33,10 +35,14 @@ __all__ = [
     "HtaReport",
     "KernelTime",
     "LabelsRecord",
+    "LedgerLine",
     "Level",
     "Mode",
     "ModelShape",
+    "OwnedBytes",
     "Owner",
+    "PaperLedger",
+    "PeakLedger",
     "Place",
     "RankRecord",
     "RankSummary",

@@ -1,0 +1,225 @@
+"""Allocator snapshots to columns: what ``torch.cuda.memory._snapshot()`` returned, as a pickle on disk.
+
+Sizes and states follow ``c10/cuda/CUDACachingAllocator.cpp`` and ``torch/csrc/cuda/memory_snapshot.cpp`` of torch 2.4
+to 2.13: a *segment* is what the driver gave, a *block* a part of it; an *event* of the history has the size that was
+requested, a block the one that was given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerotrace.errors import SnapshotError
+from zerotrace.ingest.files import name_of
+from zerotrace.ingest.pickles import PickleLimits, load_plain
+from zerotrace.intervals import Int64Array
+from zerotrace.tables import BoolArray
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
+
+#: Events of the history that say how much is allocated or reserved, by their code in :attr:`Snapshot.event_action`.
+ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap")
+
+#: A Python frame: source file from its package on, function, line.
+Frame = tuple[str, str, int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Snapshot:
+    """One device's memory as its process saw it. Addresses and sizes are int64 bytes, shape ``(n,)`` a group."""
+
+    device: int
+    segment_address: Int64Array
+    segment_bytes: Int64Array
+    segment_expandable: BoolArray
+    block_address: Int64Array
+    """Live blocks only: allocated, or freed and waiting for a stream."""
+    block_bytes: Int64Array
+    block_requested: Int64Array
+    block_allocated: BoolArray
+    """False where the block is freed and waits for a stream."""
+    block_stack: Int64Array
+    """Index into ``stacks``."""
+    event_action: Int64Array
+    """Index into :data:`ACTIONS`, oldest first."""
+    event_address: Int64Array
+    event_bytes: Int64Array
+    event_time_ns: Int64Array
+    """Nanoseconds since the Unix epoch, to the microsecond; 0 where the writer did not say."""
+    event_stack: Int64Array
+    stacks: tuple[tuple[Frame, ...], ...]
+    """The distinct Python stacks, innermost frame first; the first one is empty."""
+    max_split_bytes: int | None = None
+    """``max_split_size`` of the allocator's settings; ``None`` where blocks of any size are split."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Σ allocated blocks: what ``memory_allocated`` says."""
+        return int(self.block_bytes[self.block_allocated].sum())
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Σ segments: what ``memory_reserved`` says."""
+        return int(self.segment_bytes.sum())
+
+
+def read_snapshot(path: Path, limits: PickleLimits | None = None) -> tuple[list[Snapshot], str]:
+    """Reads a snapshot file without running anything of it.
+
+    Args:
+        path: a pickle of ``torch.cuda.memory._snapshot()``, gzipped or not.
+        limits: how large it may be.
+
+    Returns:
+        The snapshot of each device that holds anything, most allocated bytes first, and the BLAKE2b-128 digest of
+        the file as it lies on disk.
+
+    Raises:
+        SnapshotError: ``unreadable``, ``pickle_refused``, ``pickle_too_large``, ``pickle_invalid``, or
+            ``snapshot_invalid`` for a sound pickle of something else.
+    """
+    limits = limits or PickleLimits()
+    file = name_of(path)
+    data = _read(path, limits)
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    content = load_plain(_unpacked(data, file, limits), file, limits)
+    try:
+        devices = _by_device(content)
+        found = [_Reader(content, limits).device(device) for device in devices]
+    except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
+        raise SnapshotError(
+            f"{file}: no allocator snapshot: {type(error).__name__}: {error}",
+            code="snapshot_invalid",
+            hint="expected is what torch.cuda.memory._snapshot() returns: a dict with segments and device_traces",
+        ) from error
+    if not found:
+        raise SnapshotError(f"{file}: a snapshot without segments: nothing was allocated", code="snapshot_invalid")
+    return sorted(found, key=lambda snapshot: -snapshot.allocated_bytes), digest
+
+
+def _read(path: Path, limits: PickleLimits) -> bytes:
+    file = name_of(path)
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise SnapshotError(f"{file}: no regular file", code="unreadable")
+        if size > limits.file_bytes:
+            raise SnapshotError(
+                f"{file}: too large for a snapshot: {size:,} bytes, at most {limits.file_bytes:,}",
+                code="pickle_too_large",
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise SnapshotError(f"{file}: cannot be read: {error.strerror}", code="unreadable") from error
+
+
+def _unpacked(data: bytes, file: str, limits: PickleLimits) -> bytes:
+    """Gunzips piece by piece, so that a bomb is met by its limit and not by the machine's."""
+    pieces: list[bytes] = []
+    room = limits.unpacked_bytes
+    while data.startswith(_GZIP_MAGIC):
+        member = zlib.decompressobj(wbits=_GZIP_WINDOW)
+        try:
+            pieces.append(member.decompress(data, room + 1))
+        except zlib.error as error:
+            raise SnapshotError(f"{file}: not a sound gzip file: {error}", code="pickle_invalid") from error
+        room -= len(pieces[-1])
+        if room < 0:
+            raise SnapshotError(
+                f"{file}: too large for a snapshot: it unpacks to more than {limits.unpacked_bytes:,} bytes",
+                code="pickle_too_large",
+            )
+        if not member.eof:
+            raise SnapshotError(f"{file}: truncated: the gzip stream has no end", code="pickle_invalid")
+        data = member.unused_data
+    return b"".join(pieces) if pieces else data
+
+
+def _by_device(content: Any) -> list[int]:
+    return sorted({segment["device"] for segment in content["segments"]})
+
+
+class _Reader:
+    """Walks a snapshot to a fixed depth, on a budget: where parts are shared, a walk is longer than the file."""
+
+    def __init__(self, content: Mapping[str, Any], limits: PickleLimits) -> None:
+        self._content = content
+        self._budget = limits.num_containers
+        self._stacks: list[tuple[Frame, ...]] = [()]
+        self._by_content: dict[tuple[Frame, ...], int] = {(): 0}
+        self._by_identity: dict[int, int] = {}
+
+    def device(self, device: int) -> Snapshot:
+        segments = [segment for segment in self._content["segments"] if segment["device"] == device]
+        self._spend(len(segments))
+        blocks = [block for segment in segments for block in self._blocks(segment)]
+        traces = self._content.get("device_traces") or []
+        entries = traces[device] if device < len(traces) else []
+        self._spend(len(entries))
+        numbers = {name: code for code, name in enumerate(ACTIONS)}
+        events = [entry for entry in entries if entry["action"] in numbers]
+        max_split = (self._content.get("allocator_settings") or {}).get("max_split_size", -1)
+        return Snapshot(
+            device=device,
+            segment_address=_int64([segment["address"] for segment in segments]),
+            segment_bytes=_int64([segment["total_size"] for segment in segments]),
+            segment_expandable=np.array([bool(segment.get("is_expandable")) for segment in segments], dtype=bool),
+            block_address=_int64([address for address, _ in blocks]),
+            block_bytes=_int64([block["size"] for _, block in blocks]),
+            block_requested=_int64([block.get("requested_size", block["size"]) for _, block in blocks]),
+            block_allocated=np.array([block["state"] == "active_allocated" for _, block in blocks], dtype=bool),
+            block_stack=_int64([self._stack(block.get("frames")) for _, block in blocks]),
+            event_action=_int64([numbers[entry["action"]] for entry in events]),
+            event_address=_int64([entry["addr"] for entry in events]),
+            event_bytes=_int64([entry["size"] for entry in events]),
+            event_time_ns=_int64([entry.get("time_us", 0) for entry in events]) * 1000,
+            event_stack=_int64([self._stack(entry.get("frames")) for entry in events]),
+            stacks=tuple(self._stacks),
+            max_split_bytes=max_split if isinstance(max_split, int) and max_split > 0 else None,
+        )
+
+    def _blocks(self, segment: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+        """Address and content of the live blocks of a segment. Old snapshots leave addresses out: blocks adjoin."""
+        blocks: Sequence[Mapping[str, Any]] = segment["blocks"]
+        self._spend(len(blocks))
+        address, found = segment["address"], []
+        for block in blocks:
+            address = block.get("address", address)
+            if block["state"] != "inactive":
+                found.append((address, block))
+            address += block["size"]
+        return found
+
+    def _stack(self, frames: Sequence[Mapping[str, Any]] | None) -> int:
+        if not frames:
+            return 0
+        known = self._by_identity.get(id(frames))
+        if known is not None:
+            return known
+        self._spend(len(frames))
+        stack = tuple((str(frame["filename"]), str(frame["name"]), int(frame["line"])) for frame in frames)
+        number = self._by_content.setdefault(stack, len(self._stacks))
+        if number == len(self._stacks):
+            self._stacks.append(stack)
+        self._by_identity[id(frames)] = number
+        return number
+
+    def _spend(self, count: int) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            raise ValueError("more parts than a snapshot has")
+
+
+def _int64(values: Sequence[Any]) -> Int64Array:
+    # a float would be rounded in silence
+    if not {int}.issuperset(map(type, values)):
+        raise TypeError("a size or an address is no whole number")
+    return np.array(values, dtype=np.int64)
