@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
-from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, RunManifest
+from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, Comparison, RunManifest
 from zerotrace.schema import EVENTS, TableSchema
 from zerotrace.tables import column_array
 
@@ -39,6 +39,24 @@ def read_manifest(folder: Path) -> RunManifest | None:
     return _read(path, RunManifest, MANIFEST_VERSION) if path.is_file() else None
 
 
+def require_manifest(folder: Path) -> RunManifest:
+    """The manifest of a run folder.
+
+    Raises:
+        StoreError: ``no_manifest``, ``manifest_invalid`` or ``version_unknown``.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise StoreError(
+            f"{folder}: no capture's folder, {MANIFEST_FILE} is not in it"
+            if folder.is_dir()
+            else f"{folder}: there is no such folder",
+            code="no_manifest",
+            hint="give a folder that `zerotrace capture` wrote",
+        )
+    return manifest
+
+
 def read_analysis(folder: Path) -> Analysis:
     """The figures that ``zerotrace analyze`` wrote.
 
@@ -49,6 +67,11 @@ def read_analysis(folder: Path) -> Analysis:
         StoreError: ``no_analysis``, ``analysis_invalid`` or ``version_unknown``.
     """
     return _read(analysis_folder(folder) / ANALYSIS_FILE, Analysis, ANALYSIS_VERSION)
+
+
+def has_analysis(folder: Path) -> bool:
+    """Whether a run folder, or its ``analysis`` folder, holds an ``analysis.json``."""
+    return any((path / ANALYSIS_FILE).is_file() for path in (folder, folder / ANALYSIS_FOLDER))
 
 
 def analysis_folder(folder: Path) -> Path:
@@ -111,9 +134,13 @@ def write_arrow(folder: Path, schema: TableSchema, table: pa.Table) -> None:
 
 
 def write_analysis(folder: Path, analysis: Analysis) -> None:
-    """Writes ``analysis.json``: strict JSON, indented, one line a value."""
-    text = msgspec.json.format(msgspec.json.encode(analysis), indent=1)
-    (folder / ANALYSIS_FILE).write_bytes(text + b"\n")
+    """Writes ``analysis.json``."""
+    (folder / ANALYSIS_FILE).write_bytes(to_json(analysis))
+
+
+def to_json(record: Analysis | Comparison) -> bytes:
+    """A record as strict JSON, indented, one line a value."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def events_file(folder: Path, rank: int) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
 GIB = 1 << 30
 
 
@@ -18,7 +19,7 @@ def format_ns(value: float | None) -> str:
     """
     if value is None:
         return "–"
-    for divisor, unit in ((10**9, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+    for divisor, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
         if abs(value) >= divisor:
             return f"{_three_digits(value / divisor)} {unit}"
     return f"{value:.0f} ns"

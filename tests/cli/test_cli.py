@@ -49,7 +49,8 @@ def test_the_options_are_a_decision() -> None:
          "args", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
     )  # fmt: skip
     assert options["doctor"] == ["--json", "--out"]
-    assert COMMANDS == ("analyze", "capture", "doctor")
+    assert options["compare"] == ["--csv", "--json", "folders"]
+    assert COMMANDS == ("analyze", "capture", "compare", "doctor")
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

@@ -19,7 +19,7 @@ from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.errors import TraceError
-from zerotrace.ingest.files import find_candidates, printable_name
+from zerotrace.ingest.files import find_candidates, name_run
 from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepPartition
 from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS
 from zerotrace.store import (
@@ -90,7 +90,7 @@ def analyze(
     candidates = find_candidates(inputs)
     request = Request(
         run_folder=run_folder,
-        run_name=_run_name(run_folder),
+        run_name=name_run(run_folder),
         candidates=candidates,
         options={"attribution": options.attribution.value, "hta": options.hta, "report": render is not None},
     )
@@ -192,8 +192,3 @@ def _run_folder(inputs: Sequence[Path]) -> Path:
     """The folder that is given, or the one that holds all files that are."""
     folders = [path if path.is_dir() else path.parent for path in inputs]
     return folders[0] if len(set(folders)) == 1 else Path(os.path.commonpath([path.resolve() for path in folders]))
-
-
-def _run_name(run_folder: Path) -> str:
-    """The folder as a person would name it, without the path of a machine: its last two parts."""
-    return printable_name(Path(*run_folder.resolve().parts[-2:]))

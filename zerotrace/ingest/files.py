@@ -115,6 +115,11 @@ def name_of(path: Path) -> str:
     return printable_name(Path(path.name))
 
 
+def name_run(folder: Path) -> str:
+    """A run's folder as a person would name it, without the path of a machine: its last two parts."""
+    return printable_name(Path(*folder.resolve().parts[-2:]))
+
+
 def printable_name(path: Path) -> str:
     """The path as text that any encoding can hold; bytes that are no UTF-8 are spelled out."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -8,6 +8,7 @@ Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never ze
 from __future__ import annotations
 
 from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
+from zerotrace.model.comparison import COMPARISON_VERSION, ComparedRun, Comparison, Work
 from zerotrace.model.finding import Finding, Gain, Place
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
@@ -18,6 +19,7 @@ from zerotrace.model.vocabulary import Attribution, Category, Level, Mode, Owner
 
 __all__ = [
     "ANALYSIS_VERSION",
+    "COMPARISON_VERSION",
     "MANIFEST_VERSION",
     "STEP_ALL",
     "Analysis",
@@ -25,6 +27,8 @@ __all__ = [
     "BlockingCheck",
     "BlockingEvidence",
     "Category",
+    "ComparedRun",
+    "Comparison",
     "DeepSpeedLedger",
     "Diagnostic",
     "Finding",
@@ -54,4 +58,5 @@ __all__ = [
     "Verdict",
     "WindowKind",
     "WindowRecord",
+    "Work",
 ]

@@ -1,0 +1,125 @@
+"""`zerotrace compare` on the captures that ship, and on a baseline made from one of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from zerotrace.cli import main
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+STAGES = [str(TRACES / f"stage{stage}") for stage in range(4)]
+COLUMNS = ["stage", "world", "n_params", "resident_GiB", "peak_GiB", "step_ms", "ktok_per_s"]
+
+
+def compare(*words: str) -> Result:
+    return CliRunner().invoke(main, ["compare", *words], prog_name="zerotrace")
+
+
+def manifest_of(folder: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(folder) / "manifest.json").read_text())
+    return content
+
+
+def step_ms(manifest: dict[str, Any]) -> float:
+    windows = [w["step_ns"] for rank in manifest["ranks"] for w in rank["windows"] if w["kind"] == "timed"]
+    return median(max(step) for step in zip(*windows)) / 1e6
+
+
+@pytest.fixture
+def baseline(tmp_path: Path) -> str:
+    """Rank 0 of stage 0, as if it had been alone and without an engine."""
+    manifest = manifest_of(STAGES[0])
+    alone = {"engine": "single", "stage": None, "ds_config": None, "world_size": 1, "ranks": manifest["ranks"][:1]}
+    (tmp_path / "single").mkdir()
+    (tmp_path / "single" / "manifest.json").write_text(json.dumps({**manifest, **alone, "schema_version": "1.2"}))
+    return str(tmp_path / "single")
+
+
+def test_the_csv_is_the_study_s() -> None:
+    done = compare(*STAGES, "--csv")
+    assert (done.exit_code, done.stderr) == (0, "")
+    header, *rows = csv.reader(io.StringIO(done.stdout))
+    assert header == COLUMNS
+    assert len(rows) == 4
+    for folder, row in zip(STAGES, rows):
+        manifest = manifest_of(folder)
+        assert row[:3] == [str(manifest["stage"]), "2", "774090240"]
+        gauges = [max(rank[f"{gauge}_bytes"] for rank in manifest["ranks"]) / 2**30 for gauge in ("resident", "peak")]
+        step = step_ms(manifest)
+        assert [float(cell) for cell in row[3:]] == pytest.approx([*gauges, step, 2 * 4 * 1024 / step], rel=1e-12)
+
+
+def test_a_single_device_in_the_csv_stands_under_its_engine_s_name(baseline: str) -> None:
+    rows = list(csv.reader(io.StringIO(compare(baseline, STAGES[3], "--csv").stdout)))
+    assert [row[:2] for row in rows[1:]] == [["single", "1"], ["3", "2"]]
+
+
+def test_json_has_every_number(baseline: str) -> None:
+    done = compare(baseline, *STAGES, "--json")
+    found = json.loads(done.stdout)
+    assert found["schema_version"] == "1.0"
+    assert found["baseline"].endswith("/single")
+    assert [run["stage"] for run in found["runs"]] == [None, 0, 1, 2, 3]
+    steps = [step_ms(manifest_of(folder)) for folder in (baseline, *STAGES)]
+    assert [run["step_ns"] / 1e6 for run in found["runs"]] == pytest.approx(steps)
+    exposed = [run["study_exposed_ns"] for run in found["runs"]]
+    assert exposed[0] is None
+    assert [ns / 1e6 for ns in exposed[1:]] == pytest.approx([step - steps[0] for step in steps[1:]])
+
+
+def test_the_table_fits_80_columns(baseline: str) -> None:
+    command = [sys.executable, "-m", "zerotrace", "compare", baseline, *STAGES]
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
+    row = next(line.split() for line in lines if line.startswith("traces/stage3"))
+    exposed = step_ms(manifest_of(STAGES[3])) - step_ms(manifest_of(baseline))
+    assert row[1:] == ["3", "2", "6.762", "15.104", "466.9", "17.5", "–", f"{exposed:.1f}"]
+
+
+def test_exposed_communication_comes_from_the_analysis_of_that_capture(tmp_path: Path) -> None:
+    run = tmp_path / "traces" / "stage3"
+    shutil.copytree(TRACES / "stage3", run, ignore=shutil.ignore_patterns("analysis", "light"))
+    CliRunner().invoke(main, ["analyze", str(run), "--no-report", "--no-hta"])
+    analysis = json.loads((run / "analysis" / "analysis.json").read_text())
+    (found,) = json.loads(compare(str(run), "--json").stdout)["runs"]
+    assert found["exposed_ns"] == analysis["verdict"]["exposed_ns"]
+    manifest = manifest_of(str(run))
+    (run / "manifest.json").write_text(json.dumps({**manifest, "created": "2027-01-01T00:00:00+00:00"}))
+    again = compare(str(run), "--json")
+    assert json.loads(again.stdout)["runs"][0]["exposed_ns"] is None
+    assert "is that of another capture" in again.stderr
+
+
+def test_other_work_is_said(tmp_path: Path) -> None:
+    manifest = manifest_of(STAGES[0])
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "micro_batch": 2}))
+    done = compare(STAGES[0], str(tmp_path))
+    assert done.exit_code == 0
+    assert "does not compare: micro-batch 2, not 4." in done.stderr
+
+
+@pytest.mark.parametrize("words", [["nowhere"], [str(TRACES)]])
+def test_a_folder_without_a_capture_is_one_error(words: list[str]) -> None:
+    done = compare(*words)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("zerotrace: ")
+
+
+@pytest.mark.parametrize("words", [[], ["x", "--csv", "--json"]])
+def test_mistakes_in_the_options_exit_2(words: list[str]) -> None:
+    assert compare(*words).exit_code == 2

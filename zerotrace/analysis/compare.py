@@ -1,0 +1,95 @@
+"""Several runs side by side: the table of the study, and how far the runs may be compared at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from zerotrace.analysis.verdict import slowest_step_ns
+from zerotrace.analysis.work import differences, tokens_a_step, work_of
+from zerotrace.model import Analysis, ComparedRun, Comparison, RunManifest, WindowKind
+from zerotrace.units import NS_PER_S
+from zerotrace.version import VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedRun:
+    """What is known of one run."""
+
+    name: str
+    manifest: RunManifest
+    analysis: Analysis | None = None
+    """``None`` where it was not analysed."""
+
+
+def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Comparison:
+    """Puts runs side by side.
+
+    The baseline is the first run on a single device without an engine, else the first on a single device. Formula of
+    the study's exposed time: ``unprofiled step − baseline's unprofiled step``.
+
+    Args:
+        runs: at least one.
+        notes: what was noticed when they were read.
+    """
+    alone = [run for run in runs if run.manifest.world_size == 1]
+    baseline = next((run for run in alone if run.manifest.engine == "single"), alone[0] if alone else None)
+    first = work_of(runs[0].manifest)
+    compared = tuple(_compare(run, baseline, differences(work_of(run.manifest), first)) for run in runs)
+    return Comparison(
+        zerotrace_version=VERSION,
+        runs=compared,
+        baseline=baseline.name if baseline else None,
+        notes=(*notes, *_notes(compared)),
+    )
+
+
+def study_exposed_ns(step_ns: float | None, baseline_step_ns: float | None) -> float | None:
+    """``step − baseline``, both unprofiled: what the study calls exposed; ``None`` where one is unknown.
+
+    It holds all that a run does more slowly than one device alone: exposed communication, and just as well the time
+    that the engine takes on the host. At stages 1 to 3 it is less by what a rank's optimizer saves, which updates its
+    share of the parameters alone.
+    """
+    return None if step_ns is None or baseline_step_ns is None else step_ns - baseline_step_ns
+
+
+def unprofiled_step_ns(manifest: RunManifest) -> float | None:
+    """Median over the timed steps of the slowest rank's time; ``None`` without a timed window."""
+    return slowest_step_ns(manifest.ranks, WindowKind.TIMED)
+
+
+def _compare(run: CapturedRun, baseline: CapturedRun | None, differs: tuple[str, ...]) -> ComparedRun:
+    manifest, verdict = run.manifest, run.analysis.verdict if run.analysis else None
+    step_ns, tokens = unprofiled_step_ns(manifest), tokens_a_step(manifest)
+    exposed = None
+    if baseline not in (None, run) and not differences(work_of(manifest), work_of(baseline.manifest)):
+        exposed = study_exposed_ns(step_ns, unprofiled_step_ns(baseline.manifest))
+    return ComparedRun(
+        name=run.name,
+        engine=manifest.engine,
+        stage=manifest.stage,
+        world_size=manifest.world_size,
+        num_params=manifest.model.num_params,
+        tokens=tokens,
+        resident_bytes=_most(rank.resident_bytes for rank in manifest.ranks),
+        peak_bytes=_most(rank.peak_bytes for rank in manifest.ranks),
+        step_ns=step_ns,
+        tokens_per_s=tokens * NS_PER_S / step_ns if tokens and step_ns else None,
+        exposed_ns=verdict.exposed_ns if verdict else None,
+        dilation_ratio=verdict.dilation_ratio if verdict else None,
+        study_exposed_ns=exposed,
+        differences=differs,
+    )
+
+
+def _notes(runs: Sequence[ComparedRun]) -> Iterable[str]:
+    for run in runs:
+        if run.differences:
+            yield f"{run.name} does other work than {runs[0].name}, and does not compare: {'; '.join(run.differences)}."
+        if run.step_ns is None:
+            yield f"{run.name} has no timed window, so that its step time is unknown."
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,133 @@
+"""``zerotrace compare``: several runs side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zerotrace.cli.terminal import printable
+from zerotrace.units import GIB, NS_PER_MS
+
+if TYPE_CHECKING:
+    from zerotrace.analysis.compare import CapturedRun
+    from zerotrace.model import ComparedRun, Comparison
+
+_EPILOG = """\b
+Examples:
+  zerotrace compare traces/single traces/stage0 traces/stage1 traces/stage2 traces/stage3
+  zerotrace compare traces/stage* --csv >ladder.csv
+
+Resident and peak are those of the rank that holds most, the step is the unprofiled one of the slowest rank, exposed is
+that of the profiled step, on the rank with most of it (`zerotrace analyze` finds it). Where one of the runs was on a
+single device, its step is the baseline: step − baseline is what the study calls exposed.
+"""
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the study's CSV: one row a run.")
+@click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
+def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
+    """Put captures side by side.
+
+    Reads the manifest of each capture, and its analysis where there is one.
+    """
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json are two formats: pass one of them.")
+    from zerotrace.analysis.compare import compare as put_side_by_side
+
+    notes: list[str] = []
+    comparison = put_side_by_side([_read(folder, notes) for folder in folders], notes)
+    if as_json:
+        from zerotrace.store import to_json
+
+        click.echo(to_json(comparison), nl=False)
+    elif as_csv:
+        click.echo(to_csv(comparison), nl=False)
+    else:
+        _print_table(comparison)
+    for note in comparison.notes:
+        click.echo(printable(f"Note: {note}"), err=True)
+
+
+def to_csv(comparison: Comparison) -> str:
+    """The study's table: what is unknown is empty, and an engine without stages stands in the place of its stage."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["stage", "world", "n_params", "resident_GiB", "peak_GiB", "step_ms", "ktok_per_s"])
+    for run in comparison.runs:
+        figures = (_gib(run.resident_bytes), _gib(run.peak_bytes), _ms(run.step_ns), _kilo(run.tokens_per_s))
+        writer.writerow([_stage(run), run.world_size, run.num_params, *figures])
+    return text.getvalue()
+
+
+def _read(folder: Path, notes: list[str]) -> CapturedRun:
+    from zerotrace.analysis.compare import CapturedRun
+    from zerotrace.errors import StoreError
+    from zerotrace.ingest.files import name_run
+    from zerotrace.store import has_analysis, read_analysis, require_manifest
+
+    manifest, name = require_manifest(folder), name_run(folder)
+    if not has_analysis(folder):
+        return CapturedRun(name=name, manifest=manifest)
+    try:
+        analysis = read_analysis(folder)
+    except StoreError as error:
+        notes.append(f"The analysis of {name} cannot be read: {error}.")
+        return CapturedRun(name=name, manifest=manifest)
+    if analysis.manifest != manifest:
+        notes.append(f"The analysis of {name} is that of another capture; analyze it anew.")
+        return CapturedRun(name=name, manifest=manifest)
+    return CapturedRun(name=name, manifest=manifest, analysis=analysis)
+
+
+def _print_table(comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("run", vertical="bottom", overflow="fold")
+    columns: dict[str, Callable[[ComparedRun], str]] = {
+        " stage": _stage,
+        " ranks": lambda run: str(run.world_size),
+        " resident\nGiB": lambda run: _fixed(_gib(run.resident_bytes), 3),
+        "   peak\nGiB": lambda run: _fixed(_gib(run.peak_bytes), 3),
+        "  step\nms": lambda run: _fixed(_ms(run.step_ns), 1),
+        "\n ktok/s": lambda run: _fixed(_kilo(run.tokens_per_s), 1),
+        " exposed\nms": lambda run: _fixed(_ms(run.exposed_ns.max if run.exposed_ns else None), 1),
+        "step −\nbaseline": lambda run: _fixed(_ms(run.study_exposed_ns), 1),
+    }
+    for name in columns:
+        table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
+    for run in comparison.runs:
+        table.add_row(printable(run.name), *(cell(run) for cell in columns.values()))
+    console = Console(highlight=False, markup=False, file=sys.stdout)
+    console.print(table)
+
+
+def _stage(run: ComparedRun) -> str:
+    return run.engine if run.stage is None else str(run.stage)
+
+
+def _fixed(value: float | None, digits: int) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.{digits if abs(value) >= 1 or not value else 3}f}"
+
+
+def _gib(value: int | None) -> float | None:
+    return None if value is None else value / GIB
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else value / NS_PER_MS
+
+
+def _kilo(value: float | None) -> float | None:
+    return None if value is None else value / 1000
