@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zerotrace.errors import CaptureError
-from zerotrace.model import ModelShape
+
+if TYPE_CHECKING:
+    from zerotrace.model import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class DecoderConfig:
 
     def shape(self, num_params: int) -> ModelShape:
         """The shape as the manifest records it, with Ψ as counted on the built model."""
+        from zerotrace.model import ModelShape  # whoever only asks for --help does not wait for it
+
         return ModelShape(
             name=self.name,
             num_layers=self.num_layers,

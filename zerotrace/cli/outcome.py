@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +66,7 @@ def _summary(folder: Path, manifest: RunManifest) -> dict[str, Any]:
         "ranks": [
             {
                 "rank": record.rank,
-                "median_step_ns": {kind: median(steps) for kind, steps in _step_times(record).items()},
+                "median_step_ns": _median_steps(record),
                 "resident_bytes": record.resident_bytes,
                 "peak_bytes": record.peak_bytes,
                 "reserved_bytes": record.reserved_bytes,
@@ -85,12 +84,16 @@ def _summary(folder: Path, manifest: RunManifest) -> dict[str, Any]:
 
 
 def _describe(record: RankRecord) -> str:
-    times = (f"{kind} step {format_ns(median(steps))}" for kind, steps in _step_times(record).items())
+    times = (f"{kind} step {format_ns(median_ns)}" for kind, median_ns in _median_steps(record).items())
     parts = [f"Rank {record.rank}", *times]
     if record.resident_bytes is not None:
         parts += [f"resident {format_bytes(record.resident_bytes)}", f"peak {format_bytes(record.peak_bytes)}"]
     return ", ".join(parts)
 
 
-def _step_times(record: RankRecord) -> dict[str, tuple[int, ...]]:
-    return {window.kind.value: window.step_ns for window in record.windows if window.kind.value != "warmup"}
+def _median_steps(record: RankRecord) -> dict[str, float]:
+    """Median step of each window, nanoseconds."""
+    from statistics import median
+
+    windows = (window for window in record.windows if window.kind.value != "warmup")
+    return {window.kind.value: median(window.step_ns) for window in windows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
 from types import FrameType
@@ -22,6 +21,8 @@ def end_in_order() -> None:
     """Turns SIGTERM and SIGHUP into an orderly exit, so that what is half done is removed."""
 
     def leave(sig: int, _frame: FrameType | None) -> NoReturn:
+        import multiprocessing
+
         # Workers are ended first, since the exit would wait for them; and if it waits all the same, not for long.
         for worker in multiprocessing.active_children():
             worker.kill()
