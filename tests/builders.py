@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from zerotrace.labels import Label, format_label
+
 BASE_TIME_NS = 1_790_000_000_000_000_000
 COMPUTE_STREAM, COMM_STREAM = 7, 20
 
@@ -60,6 +62,31 @@ class TraceBuilder:
         name = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         return self.device("kernel", name, start, end, **{"stream": COMM_STREAM, **metadata, **where})
 
+    def collective(
+        self,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        elements: int | None,
+        ranks: tuple[int, ...] = (0, 1),
+        **where: Any,
+    ) -> TraceBuilder:
+        """A collective kernel with its metadata; ``elements`` are those of S: output of gathers, input of the rest."""
+        share = None if elements is None else elements // len(ranks)
+        put, got = {"gather": (share, elements), "scatter": (elements, share)}.get(
+            next((part for part in ("gather", "scatter") if part in name), ""), (elements, elements)
+        )
+        metadata = {"Collective name": name, "In msg nelems": put, "Out msg nelems": got, "Group size": len(ranks),
+                    "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": str([*ranks])}  # fmt: skip
+        kernel = f"ncclDevKernel_{name.strip('_')}(ncclDevKernelArgsStorage<4096ul>)"
+        return self.device("kernel", kernel, start, end, **{"stream": COMM_STREAM, **metadata, **where})
+
+    def label(self, label: Label | str, start: float, end: float, *, tid: int = 4000) -> TraceBuilder:
+        """A label of a capture, or an annotation of any name."""
+        name = label if isinstance(label, str) else format_label(label)
+        return self.host(name, start, end, tid=tid, cat="user_annotation")
+
     def device(
         self,
         cat: str,
@@ -70,13 +97,17 @@ class TraceBuilder:
         stream: int = COMPUTE_STREAM,
         device: int = 0,
         launched: float | None = None,
+        launch_tid: int = 4000,
         **args: Any,
     ) -> TraceBuilder:
         """A row of any kind on a device, and the call that launched it (``launched=-1`` for none)."""
         self._correlation += 1
         launched = start - 5 if launched is None else launched
         if launched != -1:
-            self.host("cudaLaunchKernel", launched, launched + 2, cat="cuda_runtime", correlation=self._correlation)
+            self.host(
+                "cudaLaunchKernel", launched, launched + 2, tid=launch_tid, cat="cuda_runtime",
+                correlation=self._correlation,
+            )  # fmt: skip
         where = {"device": device, "stream": stream, "correlation": self._correlation, **args}
         return self.event(ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start, dur=end - start, args=where)
 

@@ -116,6 +116,7 @@ _FIELDS = (
 _NUMBERS = {"n": "num_params", "elements": "elements", "bytes": "bytes", "submission": "submission", "number": "number"}
 _SAFE = "._-~[]():/+"
 
+_EVENTS = {event.value: event for event in LabelEvent}
 _HEAD = re.compile(r"zt(\d*):(\S+)(?: |$)")
 _OLD_GATHER = re.compile(r"zt:gather kind=(\w+) (fwd|bwd) for=(.*) n=(\d+) numel=(\d+) first=(.*)", re.DOTALL)
 _OLD_FETCH = re.compile(r"zt:fetch module=(.*) (fwd|bwd)", re.DOTALL)
@@ -148,6 +149,14 @@ def first_params(names: list[str]) -> tuple[str, ...]:
 def is_label(name: str) -> bool:
     """Whether the name of an event claims to be a label, of whatever version."""
     return _HEAD.match(name) is not None
+
+
+def label_event(name: str) -> LabelEvent | None:
+    """What a label of a version that is read marks, without reading the rest of it; ``None`` for all other names."""
+    head = _HEAD.match(name) if name.startswith("zt") else None
+    if head is None or head[1] not in ("", str(LABEL_VERSION)):
+        return None
+    return _EVENTS.get(head[2])
 
 
 def parse_label(name: str) -> Label | None:

@@ -1,7 +1,7 @@
 """The one place where every Parquet table is defined: field, unit, meaning, version.
 
-Names carry their unit: ``_ns`` int64 nanoseconds, ``_bytes`` int64, ``_ratio`` a fraction, ``num_`` a count.
-A null means *unknown*. Readers accept added nullable columns and refuse a newer major version.
+Names carry their unit: ``_ns`` int64 nanoseconds, ``_bytes`` int64 (a mean: float64), ``_ratio`` a fraction, ``num_`` a
+count. A null means *unknown*. Readers accept added nullable columns and refuse a newer major version.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ COLLECTIVES = TableSchema(
         Column("device", pa.int32(), "Device index on the host; null in host mode."),
         Column("event", pa.int64(), "Row of the rank's events table.", nullable=False),
         Column("step", pa.int32(), "Step in which it was launched; null outside of all."),
+        Column("phase", _NAME, "forward, backward or step, in which it was launched; null where no label says."),
         Column("name", _NAME, "Collective, or what the kernel's name says of it."),
         Column("group", _NAME, "Member ranks and group name; null where the trace does not say."),
         Column("group_size", pa.int32(), "Members of the group."),
@@ -141,6 +142,27 @@ COLLECTIVES = TableSchema(
         Column("num_members", pa.int32(), "Members whose rows were found."),
         Column("algbw_gbps", pa.float64(), "S / transfer, 1e9 bytes a second."),
         Column("busbw_gbps", pa.float64(), "algbw × 2(n−1)/n, (n−1)/n or 1, by kind of collective."),
+    ),
+)  # fmt: skip
+
+WIRE = TableSchema(
+    name="wire",
+    doc="Bytes on the wire: one row a rank, step, and kind and role of collective.",
+    sort_by=("rank", "step"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("step", pa.int32(), "Step in which the collectives were launched.", nullable=False),
+        Column("kind", _NAME, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, recv or "
+               "other."),
+        Column("role", _NAME, "gradients, parameters, updated (parameters after the optimizer step), control, other."),
+        Column("phase", _NAME, "forward, backward or step; null where no label says."),
+        Column("dtype", _NAME, "Element type."),
+        Column("group_size", pa.int32(), "Members of the group, n."),
+        Column("num_calls", pa.int64(), "Collectives.", nullable=False),
+        Column("elements", pa.int64(), "Elements of S; null where the trace does not say of all."),
+        Column("size_bytes", pa.int64(), "S: output of gathers, input of everything else."),
+        Column("sent_bytes", pa.float64(), "Sent by the rank, as the mean over the members of a ring: S × 2(n−1)/n for "
+               "all-reduce, S × (n−1)/n for the others."),
     ),
 )  # fmt: skip
 
@@ -188,4 +210,4 @@ HTA_KERNELS = TableSchema(
     ),
 )  # fmt: skip
 
-TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION, COLLECTIVES, HTA_OVERLAP, HTA_IDLE, HTA_KERNELS)
+TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION, COLLECTIVES, WIRE, HTA_OVERLAP, HTA_IDLE, HTA_KERNELS)

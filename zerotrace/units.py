@@ -45,6 +45,25 @@ def format_count(value: int) -> str:
     return f"{value:,}"
 
 
+def parse_count(text: str) -> int:
+    """A count as people write it: ``774M``, ``1.5B``, ``774090240``, ``5e8``.
+
+    Raises:
+        ValueError: if it is none, or no whole number above zero that int64 holds.
+    """
+    from decimal import Decimal  # as long to import as all of the command line
+
+    digits = text.strip().replace(",", "").replace("_", "")
+    scale = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}.get(digits[-1:].upper(), 1)
+    try:
+        value = Decimal(digits[:-1] if scale > 1 else digits) * scale
+    except ArithmeticError:
+        value = Decimal(0)
+    if value.is_nan() or not 0 < value < 2**63 or value != int(value):
+        raise ValueError(f"{text!r} is no count; write 774M, 1.5B or 774090240")
+    return int(value)
+
+
 def _three_digits(value: float) -> str:
     size = abs(value)
     if size >= 99.95:

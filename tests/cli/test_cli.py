@@ -41,7 +41,7 @@ def test_the_options_are_a_decision() -> None:
     commands = {name: command for name in COMMANDS if (command := main.get_command(click.Context(main), name))}
     options = {name: sorted(o for p in command.params for o in p.opts) for name, command in commands.items()}
     assert options["analyze"] == sorted(
-        ["inputs", "--out", "--attribute", "--report", "--hta", "--jobs", "--force", "--json"]
+        ["inputs", "--out", "--attribute", "--report", "--hta", "--stage", "--params", "--jobs", "--force", "--json"]
     )
     assert options["capture"] == sorted(
         ["--stage", "--gpus", "--device", "--model", "--windows", "--steps", "--warmup", "--timed", "--micro-batch",
@@ -135,3 +135,14 @@ def test_terminal_escapes_in_names_do_not_reach_the_terminal(tmp_path: Path) -> 
     done = zerotrace("analyze", str(tmp_path / "run"), "--no-report", "--no-hta")
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_stage_and_params_tell_theory_for_traces_alone(run_folder: Path) -> None:
+    shown = zerotrace(
+        "analyze", str(run_folder), "--no-hta", "--no-report", "--json", "--stage", "3", "--params", "1.5K"
+    )
+    ledger = json.loads(shown.stdout)["wire"]
+    assert (ledger["stages"], ledger["num_params"], ledger["theory_ratio"]) == ([3], 1500, 3.0)
+    refused = zerotrace("analyze", str(run_folder), "--params", "many")
+    assert refused.exit_code == 2
+    assert "is no count" in refused.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
+from zerotrace.units import format_bytes, format_count, format_ns, format_ratio, parse_count
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,18 @@ def test_sizes(value: float | None, text: str) -> None:
 def test_ratios_and_counts() -> None:
     assert [format_ratio(value) for value in (None, 0, 0.0915, 1)] == ["–", "0 %", "9.15 %", "100 %"]
     assert format_count(371584) == "371,584"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("774M", 774_000_000), ("1.5B", 1_500_000_000), ("774090240", 774_090_240), ("774,090,240", 774_090_240),
+     ("5e8", 500_000_000), ("0.5k", 500), (" 7_0 ", 70)],
+)  # fmt: skip
+def test_counts_as_people_write_them(text: str, count: int) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "M", "x", "0", "-1M", "1.5", "1e400", "nan", "inf", "1.0000001M"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no count"):
+        parse_count(text)

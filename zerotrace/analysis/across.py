@@ -106,7 +106,7 @@ def collectives_table(meeting: Meeting) -> pa.Table:
         "last_rank": (last, known & (last != ABSENT)),
         "num_members": (_of_collective(found.num_members, which), known),
     }
-    texts = {"name": rows.name, "group": rows.group, "dtype": rows.dtype}
+    texts = {"name": rows.name, "group": rows.group, "dtype": rows.dtype, "phase": rows.phase}
     ratios = {"algbw_gbps": algbw, "busbw_gbps": busbw}
     schema = COLLECTIVES.arrow()
     arrays = []

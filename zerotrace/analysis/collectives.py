@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zerotrace.analysis.labelled import LabelSpans, tell
 from zerotrace.analysis.launches import Launches
 from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import steps_at
@@ -49,6 +50,8 @@ class CollectiveRows:
         out_elements: elements got out.
         src: sender of a point-to-point transfer.
         dst: its receiver.
+        phase: forward, backward or step; none where no label says.
+        purpose: what the label says in which it was launched, see :class:`zerotrace.analysis.labelled.Told`.
     """
 
     rank: Int64Array
@@ -66,6 +69,8 @@ class CollectiveRows:
     out_elements: Int64Array
     src: Int64Array
     dst: Int64Array
+    phase: Texts
+    purpose: Texts
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -90,7 +95,9 @@ class CollectiveRows:
         return cls(**columns)
 
 
-def collective_rows(rank: int, events: pa.Table, windows: Sequence[StepWindow], launches: Launches) -> CollectiveRows:
+def collective_rows(
+    rank: int, events: pa.Table, windows: Sequence[StepWindow], launches: Launches, labels: LabelSpans
+) -> CollectiveRows:
     """The rows of communication of one rank, in the order of their start.
 
     Args:
@@ -98,11 +105,13 @@ def collective_rows(rank: int, events: pa.Table, windows: Sequence[StepWindow], 
         events: rows of :data:`zerotrace.schema.EVENTS`.
         windows: the rank's step windows.
         launches: launches of ``events``.
+        labels: labels of ``events``.
     """
     rows = np.flatnonzero(equals(events, "category", Category.COMM.value))
     start = ints(events, "start_ns")
     rows = rows[np.argsort(start[rows], kind="stable")]
     start = start[rows]
+    told = tell(events, rows, launches, labels)
     return CollectiveRows(
         rank=np.full(rows.size, rank, dtype=np.int64),
         device=_or_absent(events, "device", rows),
@@ -113,6 +122,8 @@ def collective_rows(rank: int, events: pa.Table, windows: Sequence[StepWindow], 
         name=_texts(events, "collective", rows).or_else(_texts(events, "name", rows).map(_kind_of)),
         group=_groups(_texts(events, "group_ranks", rows), _texts(events, "group_name", rows)),
         dtype=_texts(events, "dtype", rows),
+        phase=told.phase,
+        purpose=told.purpose,
         **{ours: _or_absent(events, theirs, rows) for ours, theirs in _INTEGERS.items()},
     )
 

@@ -42,6 +42,7 @@ class Launches:
         end: when the call returned; the row's own start where there is none.
         thread: which thread made the call, as an index into ``sync_calls``; -1 where there is none.
         linked: rows whose launch is in the trace.
+        call: row of the launch call in the event table; -1 where there is none.
         calls: every runtime and driver call.
         sync_calls: for each thread that makes calls, when it is inside a synchronising one.
     """
@@ -50,6 +51,7 @@ class Launches:
     end: Int64Array
     thread: Int64Array
     linked: BoolArray
+    call: Int64Array
     calls: Calls
     sync_calls: tuple[Intervals, ...]
 
@@ -70,6 +72,7 @@ def find_launches(events: pa.Table) -> Launches:
     start: Int64Array = np.array(row_start)
     end: Int64Array = np.array(row_start)
     thread: Int64Array = np.full(events.num_rows, -1, dtype=np.int64)
+    launched_by: Int64Array = np.full(events.num_rows, -1, dtype=np.int64)
     launching = rows[correlated[rows]]
     if launching.size:
         order = np.lexsort((row_start[launching], correlation[launching]))
@@ -82,11 +85,12 @@ def find_launches(events: pa.Table) -> Launches:
         linked[launched] = True
         start[launched], end[launched] = row_start[call], row_end[call]
         thread[launched] = thread_of_call[np.searchsorted(rows, call)]
+        launched_by[launched] = call
     sync_calls = tuple(
         Intervals.union(row_start[rows[waiting]], row_end[rows[waiting]])
         for waiting in (calls.waits & (thread_of_call == i) for i in range(num_threads))
     )
-    return Launches(start, end, thread, linked, calls, sync_calls)
+    return Launches(start, end, thread, linked, launched_by, calls, sync_calls)
 
 
 def on_device(events: pa.Table) -> BoolArray:

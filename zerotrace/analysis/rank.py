@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
+from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
 from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
+from zerotrace.analysis.wire import RankTraffic, rank_traffic
 from zerotrace.intervals import Intervals
 from zerotrace.model import (
     STEP_ALL,
@@ -44,6 +46,9 @@ class RankAnalysis:
     collectives: CollectiveRows
     evidence: tuple[RankEvidence, ...]
     """What the waits of streams and calls say of blocking time, one entry a device; none without them."""
+    traffic: RankTraffic
+    labels: tuple[LabelTotal, ...]
+    """What the rank's labels count up to in each step."""
     top_kernels: tuple[KernelTime, ...]
     diagnostics: tuple[Diagnostic, ...]
 
@@ -61,7 +66,7 @@ def analyse_rank(
         mode: device or host time.
         attribution: how rows are given to steps.
     """
-    times, launches = device_times(events), find_launches(events)
+    times, launches, labels = device_times(events), find_launches(events), find_labels(events)
     causes = [device_causes(events, time, launches) for time in times]
     partition = clipped = clip_steps(rank, times, causes, windows)
     diagnostics = [*_unknown_steps(file, clipped)]
@@ -70,16 +75,19 @@ def analyse_rank(
         partition = launched if attribution is Attribution.LAUNCH else clipped
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
         diagnostics += _unlinked_rows(file, int((on_device(events) & ~launches.linked).sum()))
+    rows = collective_rows(rank, events, windows, launches, labels)
     return RankAnalysis(
         partition=partition,
         exposed={time.device: time.exposed for time in times},
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
-        collectives=collective_rows(rank, events, windows, launches),
+        collectives=rows,
         evidence=tuple(
             found
             for why in causes
             if why is not None and (found := blocking_evidence(events, why, launches, clipped)) is not None
         ),
+        traffic=rank_traffic(rows),
+        labels=label_totals(labels, windows),
         top_kernels=tuple(_top_kernels(rank, events)),
         diagnostics=tuple(diagnostics),
     )

@@ -18,10 +18,11 @@ from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.verdict import judge, summarise_rank
+from zerotrace.analysis.wire import LedgerRequest, wire_ledger, wire_table
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import find_candidates, name_run
-from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepPartition
-from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS
+from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepPartition, WireLedger
+from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS, WIRE
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
@@ -57,6 +58,10 @@ class AnalyzeOptions:
     """Processes that read traces at once; by default one a core, at most one a trace."""
     force: bool = False
     """Whether an existing result may be replaced."""
+    stage: int | None = None
+    """The ZeRO stage of traces that came without a manifest."""
+    num_params: int | None = None
+    """Their Ψ."""
 
 
 def analyze(
@@ -92,20 +97,28 @@ def analyze(
         run_folder=run_folder,
         run_name=name_run(run_folder),
         candidates=candidates,
-        options={"attribution": options.attribution.value, "hta": options.hta, "report": render is not None},
+        options={
+            "attribution": options.attribution.value,
+            "hta": options.hta,
+            "report": render is not None,
+            "stage": options.stage,
+            "params": options.num_params,
+        },
     )
     found = Standing() if options.force else standing(target, request)
     if found.current is not None:
         return found.current, target, True
     manifest = read_manifest(run_folder)
+    told = _told(manifest, options)
     replaceable = options.force or found.replaceable
     with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
         readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
         meeting = meet([reading.analysis for reading in readings])
         contents = name_inputs(request, digests)
-        analysis = _assemble(request, contents, readings, skipped, meeting, manifest, options.attribution)
+        analysis = _assemble(request, contents, readings, skipped, meeting, told, options.attribution)
         if meeting is not None:
             write_arrow(folder, COLLECTIVES, collectives_table(meeting))
+        write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
         write_table(folder, STEPS, analysis.windows)
         write_table(folder, PARTITION, analysis.partition)
         if options.hta:
@@ -131,7 +144,7 @@ def _assemble(
     readings: Sequence[RankReading],
     skipped: Sequence[Diagnostic],
     meeting: Meeting | None,
-    manifest: RunManifest | None,
+    told: LedgerRequest,
     attribution: Attribution,
 ) -> Analysis:
     mode = common_mode(readings)
@@ -159,14 +172,41 @@ def _assemble(
         windows=tuple(window for reading in readings for window in reading.windows),
         partition=tuple(part for parts in partition for part in parts),
         ranks=summaries,
-        verdict=judge(summaries, mode, manifest),
+        verdict=judge(summaries, mode, told.manifest),
         top_kernels=tuple(kernel for reading in readings for kernel in reading.analysis.top_kernels),
         diagnostics=tuple(diagnostics),
         blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
-        manifest=manifest,
+        manifest=told.manifest,
+        wire=_wire(readings, partition, told),
         inputs=inputs,
         options=request.options,
     )
+
+
+def _told(manifest: RunManifest | None, options: AnalyzeOptions) -> LedgerRequest:
+    """What manifest and options say of the model.
+
+    Raises:
+        TraceError: ``option_conflict`` if they say different things.
+    """
+    asked = {"--stage": options.stage, "--params": options.num_params}
+    if manifest is not None:
+        for name, value in {"--stage": manifest.stage, "--params": manifest.model.num_params}.items():
+            if value is not None and asked[name] not in (None, value):
+                raise TraceError(
+                    f"{name} is {asked[name]}, but the manifest of the run says {value}",
+                    code="option_conflict",
+                    hint=f"leave {name} out; it is for traces without a manifest",
+                )
+    return LedgerRequest(manifest=manifest, stage=options.stage, num_params=options.num_params)
+
+
+def _wire(
+    readings: Sequence[RankReading], partition: Sequence[Sequence[StepPartition]], told: LedgerRequest
+) -> WireLedger | None:
+    steps = {(part.rank, part.step) for parts in partition for part in parts if part.known}
+    labels = {reading.source.rank: reading.analysis.labels for reading in readings}
+    return wire_ledger([reading.analysis.traffic for reading in readings], labels, steps, told)
 
 
 def _split(analysis: RankAnalysis, meeting: Meeting | None) -> tuple[StepPartition, ...]:

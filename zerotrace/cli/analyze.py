@@ -12,6 +12,20 @@ import click
 from zerotrace.cli.terminal import end_in_order
 
 
+def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    """A count as people write it.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    from zerotrace.units import parse_count
+
+    try:
+        return None if text is None else parse_count(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
+
+
 @click.command(epilog="Example: zerotrace analyze traces/stage3")
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR | TRACE...")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write; DIR/analysis by default.")
@@ -24,6 +38,13 @@ from zerotrace.cli.terminal import end_in_order
 )
 @click.option("--report/--no-report", default=True, help="Write report.html, or the tables alone.")
 @click.option("--hta/--no-hta", default=True, help="Run HTA's own analyses too, beside ours.")
+@click.option("--stage", type=click.IntRange(0, 3), help="ZeRO stage of traces without a manifest.")
+@click.option(
+    "--params",
+    callback=_count,
+    metavar="COUNT",
+    help="Their number of parameters, such as 774M: see bytes on the wire.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Traces read at once; one a core by default.")
 @click.option("--force", is_flag=True, help="Replace an existing result.")
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of the summary.")
@@ -33,6 +54,8 @@ def analyze(
     attribute: str,
     report: bool,
     hta: bool,
+    stage: int | None,
+    params: int | None,
     jobs: int | None,
     force: bool,
     as_json: bool,
@@ -55,7 +78,9 @@ def analyze(
         from zerotrace.report import EVENT_COLUMNS, render
 
         renderer = Renderer(render, EVENT_COLUMNS)
-    options = AnalyzeOptions(attribution=Attribution(attribute), hta=hta, jobs=jobs, force=force)
+    options = AnalyzeOptions(
+        attribution=Attribution(attribute), hta=hta, jobs=jobs, force=force, stage=stage, num_params=params
+    )
     talk = (lambda line: click.echo(line, err=True)) if sys.stderr.isatty() else None
     analysis, folder, reused = run(inputs, out, options, renderer, talk)
     if as_json:

@@ -16,6 +16,7 @@ from zerotrace.model.memory import DeepSpeedLedger, LedgerLine, OwnedBytes, Pape
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode, Owner, WindowKind
+from zerotrace.model.wire import CollectiveKind, Origin, WireCause, WireKey, WireLedger, WireRole, WireTraffic
 
 __all__ = [
     "ANALYSIS_VERSION",
@@ -27,6 +28,7 @@ __all__ = [
     "BlockingCheck",
     "BlockingEvidence",
     "Category",
+    "CollectiveKind",
     "ComparedRun",
     "Comparison",
     "DeepSpeedLedger",
@@ -43,6 +45,7 @@ __all__ = [
     "Level",
     "Mode",
     "ModelShape",
+    "Origin",
     "OwnedBytes",
     "Owner",
     "PaperLedger",
@@ -58,5 +61,10 @@ __all__ = [
     "Verdict",
     "WindowKind",
     "WindowRecord",
+    "WireCause",
+    "WireKey",
+    "WireLedger",
+    "WireRole",
+    "WireTraffic",
     "Work",
 ]

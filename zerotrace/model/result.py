@@ -12,6 +12,7 @@ from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
+from zerotrace.model.wire import WireLedger
 
 ANALYSIS_VERSION = "1.0"
 
@@ -115,6 +116,8 @@ class Analysis:
     blocking_check: BlockingCheck | None = None
     """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
     hta: HtaReport | None = None
+    wire: WireLedger | None = None
+    """Bytes sent a rank and step; ``None`` where no step was seen."""
     manifest: RunManifest | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digest of every file that was looked at, the manifest included, by its name within the run."""
