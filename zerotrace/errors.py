@@ -58,6 +58,10 @@ class LedgerError(ZerotraceError):
     """A ledger that cannot be drawn up: a size, a configuration or a file of shapes that means nothing."""
 
 
+class ComparisonError(ZerotraceError):
+    """Runs that cannot be held against each other."""
+
+
 class CaptureError(ZerotraceError):
     """A capture that cannot start, or a rank that died or hung."""
 

@@ -41,7 +41,19 @@ def test_the_options_are_a_decision() -> None:
     commands = {name: command for name in COMMANDS if (command := main.get_command(click.Context(main), name))}
     options = {name: sorted(o for p in command.params for o in p.opts) for name, command in commands.items()}
     assert options["analyze"] == sorted(
-        ["inputs", "--out", "--attribute", "--report", "--hta", "--stage", "--params", "--jobs", "--force", "--json"]
+        [
+            "inputs",
+            "--out",
+            "--attribute",
+            "--baseline",
+            "--report",
+            "--hta",
+            "--stage",
+            "--params",
+            "--jobs",
+            "--force",
+            "--json",
+        ]
     )
     assert options["capture"] == sorted(
         ["--stage", "--gpus", "--device", "--model", "--windows", "--steps", "--warmup", "--timed", "--micro-batch",

@@ -12,6 +12,7 @@ from zerotrace.model import Attribution, Diagnostic, Level, Spread
 from zerotrace.report import render
 from zerotrace.report.summary import (
     Tile,
+    baseline_line,
     diagnostic_groups,
     format_parameters,
     format_percent,
@@ -185,3 +186,31 @@ def test_a_run_without_an_engine_is_named_as_such_and_has_no_configuration() -> 
     assert "<summary>DeepSpeed configuration</summary>" in render(
         training_run(manifest=manifest()).analysis, run.events
     )
+
+
+def against(study_exposed_ns: float) -> Run:
+    run = training_run(manifest=manifest())
+    changes = {"baseline_name": "traces/single", "baseline_step_ns": 1.5 * MS, "study_exposed_ns": study_exposed_ns}
+    return run.with_(verdict=replace(run.analysis.verdict, **changes))  # type: ignore[arg-type]
+
+
+def test_the_baseline_s_figure_stands_beside_the_trace_s() -> None:
+    run = against(2.5 * MS)
+    line = baseline_line(run.analysis)
+    assert line.startswith(
+        "One device alone takes 1.50 ms for the same work (traces/single): by step − baseline, 2.50 "
+    )
+    assert format_spread(run.analysis.verdict.exposed_ns, format_ns) in line
+    tile = tiles(run)["step"]
+    assert tile.note == "profiled 6.00 ms, × 1.50; 1.50 ms on one device"
+    assert dict(tile.numbers)["study-exposed-ns"] == 2.5 * MS
+    page = render(run.analysis, run.events)
+    assert "by step − baseline" in page
+    assert '<th scope="row">step − baseline</th>' in page
+
+
+def test_a_step_that_is_faster_than_the_baseline_says_nothing_of_communication() -> None:
+    assert "says nothing of communication" in baseline_line(against(-0.5 * MS).analysis)
+    assert baseline_line(training_run(manifest=manifest()).analysis) == ""
+    run = training_run(manifest=manifest())
+    assert "step − baseline" not in render(run.analysis, run.events)

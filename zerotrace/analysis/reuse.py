@@ -13,8 +13,11 @@ from zerotrace.model import Analysis
 from zerotrace.store import ANALYSIS_FILE, MANIFEST_FILE, read_analysis
 from zerotrace.version import VERSION
 
-# Options that only add files: a result made without them is completed without asking.
-_ADDING = ("report", "hta")
+# Options that only add to a result: one made without them is completed without asking.
+_ADDING = ("report", "hta", "baseline")
+
+# Among them, those that a result may have too much of: it holds what is asked for all the same.
+_SPARE = ("report", "hta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,8 @@ def standing(target: Path, request: Request) -> Standing:
         what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"
         return Standing(reason=f"it was made from other files ({what})")
     other = {key for key in request.options if old.options.get(key) != request.options[key]}
-    if other - set(_ADDING):
+    added = {key for key in _ADDING if not old.options.get(key)}
+    if other - added - set(_SPARE):
         named = ", ".join(f"{key}: {old.options.get(key)}" for key in sorted(other))
         return Standing(reason=f"it was made with other options ({named})")
     missing = [name for name in old.outputs if not (target / name).is_file()]

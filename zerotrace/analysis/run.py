@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, unmatched
 from zerotrace.analysis.agreement import common_mode, disagreements
+from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.rank import RankAnalysis
@@ -20,16 +21,18 @@ from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, wire_ledger, wire_table
 from zerotrace.errors import TraceError
-from zerotrace.ingest.files import find_candidates, name_run
+from zerotrace.ingest.files import digest_file, find_candidates, name_run
 from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepPartition, WireLedger
 from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS, WIRE
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
+    MANIFEST_FILE,
     REPORT_FILE,
     new_folder,
     read_events,
     read_manifest,
+    require_manifest,
     write_analysis,
     write_arrow,
     write_table,
@@ -62,6 +65,8 @@ class AnalyzeOptions:
     """The ZeRO stage of traces that came without a manifest."""
     num_params: int | None = None
     """Their Ψ."""
+    baseline: Path | None = None
+    """Folder of a capture on a single device, to hold the step time against."""
 
 
 def analyze(
@@ -87,18 +92,21 @@ def analyze(
     Raises:
         TraceError: if a trace is damaged, or the traces do not belong to one run.
         StoreError: if the folder exists with another content, or cannot be written.
+        ComparisonError: if the baseline does other work.
     """
     started = time.perf_counter()
     options = options or AnalyzeOptions()
     run_folder = _run_folder(inputs)
     target = out if out is not None else run_folder / ANALYSIS_FOLDER
     candidates = find_candidates(inputs)
+    baseline = _read_baseline(options.baseline) if options.baseline else None
     request = Request(
         run_folder=run_folder,
         run_name=name_run(run_folder),
         candidates=candidates,
         options={
             "attribution": options.attribution.value,
+            "baseline": baseline.mark if baseline else None,
             "hta": options.hta,
             "report": render is not None,
             "stage": options.stage,
@@ -110,12 +118,16 @@ def analyze(
         return found.current, target, True
     manifest = read_manifest(run_folder)
     told = _told(manifest, options)
+    if baseline is not None:
+        check_baseline(baseline, request.run_name, manifest)
     replaceable = options.force or found.replaceable
     with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
         readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
         meeting = meet([reading.analysis for reading in readings])
         contents = name_inputs(request, digests)
         analysis = _assemble(request, contents, readings, skipped, meeting, told, options.attribution)
+        if baseline is not None:
+            analysis = replace(analysis, verdict=with_baseline(analysis.verdict, baseline))
         if meeting is not None:
             write_arrow(folder, COLLECTIVES, collectives_table(meeting))
         write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
@@ -226,6 +238,11 @@ def _with_hta(analysis: Analysis, folder: Path) -> Analysis:
     except HtaError as error:
         note = Diagnostic(code=error.code, level=Level.WARNING, message=str(error), hint="our figures do not use HTA")
         return replace(analysis, diagnostics=(*analysis.diagnostics, note))
+
+
+def _read_baseline(folder: Path) -> Baseline:
+    manifest = require_manifest(folder)
+    return Baseline(name=name_run(folder), manifest=manifest, digest=digest_file(folder / MANIFEST_FILE))
 
 
 def _run_folder(inputs: Sequence[Path]) -> Path:

@@ -36,6 +36,12 @@ def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> in
     show_default=True,
     help="Give device time to steps by the host's windows (rows are cut at their borders), or whole rows by launch.",
 )
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A capture of the same work on a single device (`zerotrace capture --engine single`): its step is subtracted.",
+)
 @click.option("--report/--no-report", default=True, help="Write report.html, or the tables alone.")
 @click.option("--hta/--no-hta", default=True, help="Run HTA's own analyses too, beside ours.")
 @click.option("--stage", type=click.IntRange(0, 3), help="ZeRO stage of traces without a manifest.")
@@ -52,6 +58,7 @@ def analyze(
     inputs: tuple[Path, ...],
     out: Path | None,
     attribute: str,
+    baseline: Path | None,
     report: bool,
     hta: bool,
     stage: int | None,
@@ -79,7 +86,13 @@ def analyze(
 
         renderer = Renderer(render, EVENT_COLUMNS)
     options = AnalyzeOptions(
-        attribution=Attribution(attribute), hta=hta, jobs=jobs, force=force, stage=stage, num_params=params
+        attribution=Attribution(attribute),
+        hta=hta,
+        jobs=jobs,
+        force=force,
+        baseline=baseline,
+        stage=stage,
+        num_params=params,
     )
     talk = (lambda line: click.echo(line, err=True)) if sys.stderr.isatty() else None
     analysis, folder, reused = run(inputs, out, options, renderer, talk)

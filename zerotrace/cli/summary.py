@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zerotrace.cli.terminal import printable
-from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary
+from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary, Verdict
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
@@ -23,6 +23,8 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     console.print(_ranks_table(analysis))
     if analysis.verdict.unprofiled_step_ns is not None:
         console.print(_unprofiled(analysis))
+    if analysis.verdict.baseline_name is not None:
+        console.print(_against_baseline(analysis.verdict))
     for finding in analysis.findings[:_MAX_FINDINGS]:
         _print_finding(console, finding)
     for note in analysis.diagnostics:
@@ -85,6 +87,17 @@ def _figures(summary: RankSummary) -> list[str]:
         share(summary.idle_ns),
         format_ratio(summary.overlap_ratio),
     ]
+
+
+def _against_baseline(verdict: Verdict) -> Text:
+    line = (
+        f"Against {verdict.baseline_name} ({format_ns(verdict.baseline_step_ns)}): study-style exposed, that is "
+        f"step − baseline, {format_ns(verdict.study_exposed_ns)}"
+    )
+    if verdict.exposed_ns is not None:
+        low, high = (format_ns(value) for value in (verdict.exposed_ns.min, verdict.exposed_ns.max))
+        line += f"; exposed communication in the trace {low if low == high else f'{low} to {high}'}"
+    return Text(printable(f"{line}."))
 
 
 def _unprofiled(analysis: Analysis) -> Text:

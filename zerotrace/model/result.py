@@ -78,6 +78,13 @@ class Verdict:
     exposed_wait_ns: Spread | None = None
     blocking_ns: Spread | None = None
     host_bound_ns: Spread | None = None
+    baseline_name: str | None = None
+    """The run on a single device that the step is held against; ``None`` without one, like the next two."""
+    baseline_step_ns: float | None = None
+    """Its unprofiled step."""
+    study_exposed_ns: float | None = None
+    """``unprofiled step − baseline's``: exposed communication as the study has it, and all else that the run does more
+    slowly than one device alone. May be below zero."""
     headline: str
     """The answer in one or two sentences."""
 

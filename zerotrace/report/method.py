@@ -75,8 +75,8 @@ def signed(text: str) -> str:
     return text.replace("-", "−" if any(digit in text for digit in "123456789") else "")
 
 
-def definitions(mode: Mode) -> tuple[Definition, ...]:
-    """The words of the page in the order in which one needs them."""
+def definitions(mode: Mode, has_baseline: bool = False) -> tuple[Definition, ...]:
+    """The words of the page in the order in which one needs them; some only where a baseline was given."""
     device = mode is Mode.DEVICE
     row = "kernel, copy or set on a device" if device else "operator or gloo call on a host thread"
     comm_rule = (
@@ -136,12 +136,24 @@ def definitions(mode: Mode) -> tuple[Definition, ...]:
             "What the profiler itself costs, where it is above 1; below, the noise of the steps is larger. "
             "Every time read from a trace contains it.",
         ),
+        *(_OF_BASELINE if has_baseline else ()),
         Definition(
             "resident, peak",
             None,
             "Memory allocated after a step, and the most during one, as the allocator counts it.",
         ),
     )
+
+
+_OF_BASELINE = (
+    Definition(
+        "step − baseline",
+        "unprofiled step − unprofiled step of one device alone",
+        "What the study calls exposed. It holds exposed communication and all else that costs this run time which one "
+        "device does not spend, the engine’s on the host above all; and where optimizer states are sharded it is "
+        "less by what each rank’s optimizer saves.",
+    ),
+)
 
 
 def _exposed_parts(device: bool) -> tuple[Definition, ...]:

@@ -107,6 +107,22 @@ def trust_line(analysis: Analysis) -> str:
     return f"The profiler dilates this run {verdict.dilation_ratio:.2f} ×; {unprofiled}."
 
 
+def baseline_line(analysis: Analysis) -> str:
+    """What the step is beside that of a single device, and why that is another figure than the trace's; or nothing."""
+    verdict = analysis.verdict
+    if verdict.baseline_name is None or verdict.study_exposed_ns is None:
+        return ""
+    alone = f"One device alone takes {format_ns(verdict.baseline_step_ns)} for the same work ({verdict.baseline_name})"
+    difference = format_ns(abs(verdict.study_exposed_ns))
+    if verdict.study_exposed_ns < 0:
+        return f"{alone}, {difference} more than this step: step − baseline says nothing of communication here."
+    exposed = format_spread(verdict.exposed_ns, format_ns)
+    return (
+        f"{alone}: by step − baseline, {difference} of the unprofiled step are exposed, beside {exposed} of the "
+        "profiled one in the trace. The first figure holds all that this run does more slowly, host time too."
+    )
+
+
 def tiles_line(analysis: Analysis) -> str:
     """What the ranges of the tiles run over, and which tiles the profiler has a part in."""
     ranges = "A range runs over the ranks' mean steps."
@@ -203,10 +219,11 @@ def _step_tile(analysis: Analysis) -> Tile:
     numbers += (("unprofiled-step-ns", verdict.unprofiled_step_ns),)
     if verdict.dilation_ratio is not None:
         numbers += (("dilation-ratio", verdict.dilation_ratio),)
-    value = format_ns(verdict.unprofiled_step_ns)
-    return Tile(
-        key="step", label="Step, unprofiled", value=value, note=f"profiled {profiled}{dilation}", numbers=numbers
-    )
+    value, note = format_ns(verdict.unprofiled_step_ns), f"profiled {profiled}{dilation}"
+    if verdict.baseline_step_ns is not None and verdict.study_exposed_ns is not None:
+        note += f"; {format_ns(verdict.baseline_step_ns)} on one device"
+        numbers += (("baseline-step-ns", verdict.baseline_step_ns), ("study-exposed-ns", verdict.study_exposed_ns))
+    return Tile(key="step", label="Step, unprofiled", value=value, note=note, numbers=numbers)
 
 
 def _shares(analysis: Analysis, figure: Callable[[RankSummary], float | None]) -> Spread | None:
