@@ -108,6 +108,23 @@ class Intervals:
         ends[-1] = min(int(ends[-1]), end)
         return Intervals(starts, ends)
 
+    def length_before(self, times: Int64Array) -> Int64Array:
+        """How much of the set lies before each time.
+
+        Args:
+            times: shape ``(n,)``, nanoseconds, in any order.
+
+        Returns:
+            Shape ``(n,)``. The length within ``[a, b)`` is the difference of two of them.
+        """
+        if not len(self):
+            return np.zeros(times.shape, dtype=np.int64)
+        lengths = self.ends - self.starts
+        before = np.concatenate(([0], np.cumsum(lengths)))
+        member = np.searchsorted(self.starts, times, side="right") - 1
+        reached = np.minimum(times - self.starts[member], lengths[member])
+        return np.where(member < 0, 0, before[member] + reached)
+
     def _combine(self, other: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
         """Sweeps over all borders; keeps the stretches whose membership code is in ``keep``."""
         borders = np.concatenate((self.starts, self.ends, other.starts, other.ends))

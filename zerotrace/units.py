@@ -35,6 +35,24 @@ def format_bytes(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
+def format_traffic(value: float | None) -> str:
+    """Bytes on a wire, in decimal units as bandwidths are: ``1.57 GB``; ``–`` for unknown."""
+    if value is None:
+        return "–"
+    for exponent, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
+        if abs(value) >= 10**exponent:
+            return f"{_three_digits(value / 10**exponent)} {unit}"
+    return f"{value:.3g} B"
+
+
+def format_signed(value: float) -> str:
+    """A part of a ratio with its sign: ``+0.03``, ``−1.00``, ``0.00``."""
+    text = f"{abs(value):.2f}"
+    if text == "0.00":
+        return text
+    return f"{'−' if value < 0 else '+'}{text}"
+
+
 def format_ratio(value: float | None) -> str:
     """A ratio in per cent: ``9.2 %``; ``–`` for unknown."""
     return "–" if value is None else f"{_three_digits(100 * value)} %"

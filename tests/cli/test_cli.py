@@ -158,3 +158,22 @@ def test_stage_and_params_tell_theory_for_traces_alone(run_folder: Path) -> None
     refused = zerotrace("analyze", str(run_folder), "--params", "many")
     assert refused.exit_code == 2
     assert "is no count" in refused.output
+
+
+def test_the_summary_tells_collectives_and_the_wire_in_80_columns(tmp_path: Path) -> None:
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(2, 0, 500).compute(10, 20).collective("allreduce", 100, 200, elements=10**6)
+        trace.collective("_allgather_base", 250, 300, elements=10**6).write(tmp_path / "run")
+    shown = zerotrace("analyze", str(tmp_path / "run"), "--no-hta", "--no-report").stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "all_reduce 1 2.00 MB 100 µs 0 ns 20.0 66.7 %" in lines
+    assert "Sent 3.00 MB a rank and step: wire ratio 3.00, 2 in theory at stage 1 or 2" in " ".join(lines)
+    assert "+1.00 all-reduce for reduce-scatter (use_multi_rank_bucket_allreduce)" in lines
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("Tables: ")) <= 80
+
+
+def test_the_summary_says_why_there_is_no_ratio(run_folder: Path, tmp_path: Path) -> None:
+    trace = TraceBuilder().step(2, 0, 500).compute(10, 20).device("kernel", "ncclKernel_AllReduce_RING", 100, 200)
+    trace.write(tmp_path / "plain")
+    shown = " ".join(zerotrace("analyze", str(tmp_path / "plain"), "--no-hta", "--no-report").stdout.split())
+    assert "no ratio to theory, since the trace does not say how many elements its collectives have" in shown

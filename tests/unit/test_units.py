@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from zerotrace.units import format_bytes, format_count, format_ns, format_ratio, parse_count
+from zerotrace.units import (
+    format_bytes,
+    format_count,
+    format_ns,
+    format_ratio,
+    format_signed,
+    format_traffic,
+    parse_count,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +29,26 @@ def test_durations(value: float | None, text: str) -> None:
 )
 def test_sizes(value: float | None, text: str) -> None:
     assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (8, "8 B"),
+        (7.5, "7.5 B"),
+        (1_203_200, "1.20 MB"),
+        (1_569_152_008, "1.57 GB"),
+        (999, "999 B"),
+    ],
+)
+def test_traffic_is_decimal_as_bandwidths_are(value: float | None, text: str) -> None:
+    assert format_traffic(value) == text
+
+
+def test_parts_of_a_ratio_have_a_sign_unless_they_are_nothing() -> None:
+    assert [format_signed(value) for value in (0.0356, -0.9992, 0.001, -0.001)] == ["+0.04", "−1.00", "0.00", "0.00"]
 
 
 def test_ratios_and_counts() -> None:

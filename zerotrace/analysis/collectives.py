@@ -7,7 +7,7 @@ Which of them are one collective is told by :mod:`zerotrace.analysis.matching`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,7 +18,7 @@ from zerotrace.analysis.labelled import LabelSpans, tell
 from zerotrace.analysis.launches import Launches
 from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import steps_at
-from zerotrace.intervals import Int64Array
+from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import Category, StepWindow
 from zerotrace.tables import BoolArray, codes_and_names, equals, ints, optional_ints
 
@@ -126,6 +126,20 @@ def collective_rows(
         purpose=told.purpose,
         **{ours: _or_absent(events, theirs, rows) for ours, theirs in _INTEGERS.items()},
     )
+
+
+def exposed_part(rows: CollectiveRows, exposed: Mapping[int | None, Intervals]) -> Int64Array:
+    """Of each row, how long no compute runs on its device. Shape ``(num_rows,)``, nanoseconds.
+
+    Args:
+        rows: rows of one rank.
+        exposed: exposed communication of each of its devices.
+    """
+    found = np.zeros(len(rows), dtype=np.int64)
+    for device, when in exposed.items():
+        here = rows.device == (ABSENT if device is None else device)
+        found[here] = when.length_before(rows.end[here]) - when.length_before(rows.start[here])
+    return found
 
 
 def _kind_of(text: str) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from zerotrace.analysis.collectives import CollectiveRows, collective_rows
+from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
 from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
 from zerotrace.analysis.wire import RankTraffic, rank_traffic
-from zerotrace.intervals import Intervals
+from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import (
     STEP_ALL,
     Attribution,
@@ -44,6 +44,8 @@ class RankAnalysis:
     outside_steps_ns: Mapping[int | None, int]
     """Busy time of each device that lies in no step window."""
     collectives: CollectiveRows
+    exposed_rows_ns: Int64Array
+    """Of each of these rows, how long no compute runs beside it."""
     evidence: tuple[RankEvidence, ...]
     """What the waits of streams and calls say of blocking time, one entry a device; none without them."""
     traffic: RankTraffic
@@ -81,6 +83,7 @@ def analyse_rank(
         exposed={time.device: time.exposed for time in times},
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
         collectives=rows,
+        exposed_rows_ns=exposed_part(rows, {time.device: time.exposed for time in times}),
         evidence=tuple(
             found
             for why in causes

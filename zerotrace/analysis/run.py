@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, unmatched
 from zerotrace.analysis.agreement import common_mode, disagreements
 from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
+from zerotrace.analysis.collective_figures import collective_figures
 from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.rank import RankAnalysis
@@ -22,7 +23,17 @@ from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, wire_ledger, wire_table
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, find_candidates, name_run
-from zerotrace.model import Analysis, Attribution, Diagnostic, Level, Mode, RunManifest, StepPartition, WireLedger
+from zerotrace.model import (
+    Analysis,
+    Attribution,
+    Collectives,
+    Diagnostic,
+    Level,
+    Mode,
+    RunManifest,
+    StepPartition,
+    WireLedger,
+)
 from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS, WIRE
 from zerotrace.store import (
     ANALYSIS_FILE,
@@ -173,6 +184,7 @@ def _assemble(
             code="no_device_events",
             hint="the device activities of all steps were lost, or the steps were profiled without them",
         )
+    steps = {(part.rank, part.step) for parts in partition for part in parts if part.known}
     diagnostics = [*skipped, *(note for reading in readings for note in reading.diagnostics), *disagreements(readings)]
     diagnostics += unmatched(meeting) if meeting is not None else ()
     return Analysis(
@@ -189,7 +201,8 @@ def _assemble(
         diagnostics=tuple(diagnostics),
         blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
         manifest=told.manifest,
-        wire=_wire(readings, partition, told),
+        collectives=_collectives(readings, meeting, steps),
+        wire=_wire(readings, steps, told),
         inputs=inputs,
         options=request.options,
     )
@@ -213,10 +226,14 @@ def _told(manifest: RunManifest | None, options: AnalyzeOptions) -> LedgerReques
     return LedgerRequest(manifest=manifest, stage=options.stage, num_params=options.num_params)
 
 
-def _wire(
-    readings: Sequence[RankReading], partition: Sequence[Sequence[StepPartition]], told: LedgerRequest
-) -> WireLedger | None:
-    steps = {(part.rank, part.step) for parts in partition for part in parts if part.known}
+def _collectives(
+    readings: Sequence[RankReading], meeting: Meeting | None, steps: Set[tuple[int, int]]
+) -> Collectives | None:
+    rows = [(reading.analysis.collectives, reading.analysis.exposed_rows_ns) for reading in readings]
+    return collective_figures(rows, meeting, steps)
+
+
+def _wire(readings: Sequence[RankReading], steps: Set[tuple[int, int]], told: LedgerRequest) -> WireLedger | None:
     labels = {reading.source.rank: reading.analysis.labels for reading in readings}
     return wire_ledger([reading.analysis.traffic for reading in readings], labels, steps, told)
 

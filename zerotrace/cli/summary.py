@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zerotrace.cli.terminal import printable
+from zerotrace.cli.traffic import collectives_table, wire_lines
 from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary, Verdict
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
@@ -25,6 +26,11 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         console.print(_unprofiled(analysis))
     if analysis.verdict.baseline_name is not None:
         console.print(_against_baseline(analysis.verdict))
+    if analysis.collectives is not None and (table := collectives_table(analysis.collectives)) is not None:
+        console.print(table)
+    if analysis.wire is not None:
+        for line in wire_lines(analysis.wire):
+            console.print(line)
     for finding in analysis.findings[:_MAX_FINDINGS]:
         _print_finding(console, finding)
     for note in analysis.diagnostics:

@@ -8,6 +8,7 @@ Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never ze
 from __future__ import annotations
 
 from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
+from zerotrace.model.collectives import CollectiveFigures, Collectives, CollectiveSample, StepArrivals
 from zerotrace.model.comparison import COMPARISON_VERSION, ComparedRun, Comparison, Work
 from zerotrace.model.finding import Finding, Gain, Place
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
@@ -28,7 +29,10 @@ __all__ = [
     "BlockingCheck",
     "BlockingEvidence",
     "Category",
+    "CollectiveFigures",
     "CollectiveKind",
+    "CollectiveSample",
+    "Collectives",
     "ComparedRun",
     "Comparison",
     "DeepSpeedLedger",
@@ -55,6 +59,7 @@ __all__ = [
     "RankSummary",
     "RunManifest",
     "Spread",
+    "StepArrivals",
     "StepPartition",
     "StepWindow",
     "TraceSource",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerotrace.model.blocking import BlockingCheck
+from zerotrace.model.collectives import Collectives
 from zerotrace.model.finding import Finding
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
@@ -123,6 +124,8 @@ class Analysis:
     blocking_check: BlockingCheck | None = None
     """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
     hta: HtaReport | None = None
+    collectives: Collectives | None = None
+    """The collectives of the steps in figures; ``None`` where there are none."""
     wire: WireLedger | None = None
     """Bytes sent a rank and step; ``None`` where no step was seen."""
     manifest: RunManifest | None = None

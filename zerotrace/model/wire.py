@@ -83,6 +83,8 @@ class WireCause:
     """One reason why a step sends another number of bytes than theory says. Causes add up to the gap."""
 
     code: str
+    name: str
+    """In two or three words."""
     claim: str
     """What happens, in one sentence."""
     sent_bytes: float

@@ -27,6 +27,19 @@ _QUANTISED = ("weights", "gradients")
 _COMMUNICATION_TYPE = "communication_data_type"
 _ACCUMULATION_TYPE = "data_types.grad_accum_dtype"
 
+_NAMES = {
+    "all_reduce": "all-reduce for reduce-scatter",
+    "fetch_by_all_reduce": "all-reduce for all-gather",
+    "element_size": "element size",
+    "accumulation": "micro-steps",
+    "kept": "kept for backward",
+    "gathered_again": "gathered again",
+    "persisted": "persisted parameters",
+    "padding": "padding",
+    "control": "norm and overflow",
+    "other_traffic": "other traffic",
+}
+
 #: Padding is less than this part of what it pads; whatever is more has another cause.
 MAX_PADDING_RATIO = 0.01
 
@@ -327,6 +340,7 @@ def _cause(
 ) -> WireCause:
     return WireCause(
         code=code,
+        name=_NAMES[code],
         claim=claim,
         sent_bytes=sent_bytes,
         ratio=sent_bytes / facts.unit_bytes,
