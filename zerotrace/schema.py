@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from zerotrace.model import OWNER_MEANINGS
+
 TABLES_VERSION = "1.0"
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -166,6 +168,25 @@ WIRE = TableSchema(
     ),
 )  # fmt: skip
 
+MEMORY = TableSchema(
+    name="memory",
+    doc="Bytes by owner over the memory window: one row at its beginning, and one after each event of the allocator's "
+    "history that changes what is allocated or reserved. The columns of owners add up to allocated_bytes.",
+    sort_by=("rank", "device", "event"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank; -1 for a snapshot by itself.", nullable=False),
+        Column("device", pa.int32(), "Device index on the host.", nullable=False),
+        Column("event", pa.int64(), "Place in the history, from 0 on; -1 for the beginning.", nullable=False),
+        Column("time_ns", pa.int64(), "Nanoseconds since the Unix epoch, to the microsecond.", nullable=False),
+        Column("allocated_bytes", pa.int64(), "Σ allocated blocks.", nullable=False),
+        Column("reserved_bytes", pa.int64(), "Σ segments.", nullable=False),
+        *(
+            Column(f"{owner.value}_bytes", pa.int64(), f"Of these: {meaning}.", nullable=False)
+            for owner, meaning in OWNER_MEANINGS.items()
+        ),
+    ),
+)  # fmt: skip
+
 HTA_OVERLAP = TableSchema(
     name="hta_overlap",
     doc="HTA's overlap and temporal breakdown beside ours, over the rows that HTA keeps, each row whole.",
@@ -210,4 +231,14 @@ HTA_KERNELS = TableSchema(
     ),
 )  # fmt: skip
 
-TABLES: tuple[TableSchema, ...] = (EVENTS, STEPS, PARTITION, COLLECTIVES, WIRE, HTA_OVERLAP, HTA_IDLE, HTA_KERNELS)
+TABLES: tuple[TableSchema, ...] = (
+    EVENTS,
+    STEPS,
+    PARTITION,
+    COLLECTIVES,
+    MEMORY,
+    WIRE,
+    HTA_OVERLAP,
+    HTA_IDLE,
+    HTA_KERNELS,
+)

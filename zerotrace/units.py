@@ -82,6 +82,24 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def parse_bytes(text: str) -> int:
+    """A size as people write it: ``80GiB``, ``80GB`` (1e9), ``512 MiB``, ``1073741824``.
+
+    Raises:
+        ValueError: if it is none, or no size above zero that int64 holds.
+    """
+    import re
+
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i)?)?B?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"{text!r} is no size; write 80GiB, 80GB or a number of bytes")
+    number, prefix, binary = found.groups()
+    value = float(number) * (1024 if binary else 1000) ** (" KMGT".index(prefix.upper()) if prefix else 0)
+    if not 1 <= value < 2**63:
+        raise ValueError(f"{text!r} is no size of a memory")
+    return int(value)
+
+
 def _three_digits(value: float) -> str:
     size = abs(value)
     if size >= 99.95:

@@ -62,7 +62,11 @@ def test_the_options_are_a_decision() -> None:
     )  # fmt: skip
     assert options["doctor"] == ["--json", "--out"]
     assert options["compare"] == ["--csv", "--json", "folders"]
-    assert COMMANDS == ("analyze", "capture", "compare", "doctor")
+    assert options["ledger"] == sorted(
+        ["--params", "--model", "--shapes", "--world", "--stage", "--ds-config", "--set", "--gpu", "--micro-batch",
+         "--sequence", "--activations", "--fit", "--snapshot", "--owners", "--json"]
+    )  # fmt: skip
+    assert COMMANDS == ("analyze", "capture", "compare", "doctor", "ledger")
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.ledger import Settings, paper_ledger, shapes_of
+from zerotrace.ledger.estimators import estimate
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Level, StepPartition
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
@@ -100,3 +102,22 @@ def test_case_c34_counts_kernels_by_category(tmp_path: Path) -> None:
     for kernel in analysis.top_kernels:
         counted[kernel.category.value] = counted.get(kernel.category.value, 0) + kernel.count
     assert counted == expected["kernel_count"]["0"]
+
+
+def test_case_c73_pads_as_deepspeed_does() -> None:
+    folder = next(CASES.glob("c73_*"))
+    given, expected = (json.loads((folder / name).read_text()) for name in ("ledger_input.json", "expected.json"))
+    shapes, world = shapes_of(given["param_numels"], given["largest_layer_numel"]), given["world_size"]
+    answer = expected["ledger"]
+    assert shapes.num_params == answer["n"]
+    for stage in range(4):
+        sizes = {"param_bytes": given["param_bytes"], "grad_bytes": given["grad_bytes"]}
+        ledger = paper_ledger(shapes, stage, world, **sizes, state_bytes=given["optim_bytes"])
+        assert ledger.bytes == answer["theory_bytes"][str(stage)]
+        assert ledger.padded_bytes == answer["padded_bytes"][str(stage)]
+        parts = {1: shapes.flat_partition_numel(world), 2: shapes.flat_partition_numel(world)}
+        parts[3] = shapes.partition_numel(world)
+        assert parts.get(stage) == answer["partition_numel"].get(str(stage))
+        assert answer["padded_numel"].get(str(stage), parts.get(stage, 0) * world) == parts.get(stage, 0) * world
+        estimated = estimate(shapes, Settings(stage=stage), world)[0]
+        assert estimated == answer["deepspeed_estimate_gpu_bytes"].get(str(stage))

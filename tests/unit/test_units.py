@@ -11,6 +11,7 @@ from zerotrace.units import (
     format_ratio,
     format_signed,
     format_traffic,
+    parse_bytes,
     parse_count,
 )
 
@@ -69,3 +70,24 @@ def test_counts_as_people_write_them(text: str, count: int) -> None:
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no count"):
         parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("80GiB", 80 << 30),
+        ("80 GB", 80 * 10**9),
+        ("1.5 MiB", 3 << 19),
+        ("24G", 24 * 10**9),
+        ("512", 512),
+        ("2kib", 2048),
+    ],
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e3", "80 apples", "0", "nan", "99999999TiB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="size"):
+        parse_bytes(text)

@@ -152,10 +152,10 @@ class _Reader:
 
     def __init__(self, content: Mapping[str, Any], limits: PickleLimits) -> None:
         self._content = content
-        self._budget = limits.num_containers
+        self._budget = 16 * limits.num_containers  # of frames, which are many
         self._stacks: list[tuple[Frame, ...]] = [()]
         self._by_content: dict[tuple[Frame, ...], int] = {(): 0}
-        self._by_identity: dict[int, int] = {}
+        self._by_identity: dict[tuple[int, ...], int] = {}
 
     def device(self, device: int) -> Snapshot:
         segments = [segment for segment in self._content["segments"] if segment["device"] == device]
@@ -201,15 +201,17 @@ class _Reader:
     def _stack(self, frames: Sequence[Mapping[str, Any]] | None) -> int:
         if not frames:
             return 0
-        known = self._by_identity.get(id(frames))
+        self._spend(len(frames))
+        # the writer repeats frames far more often than it writes new ones
+        identity = tuple(map(id, frames))
+        known = self._by_identity.get(identity)
         if known is not None:
             return known
-        self._spend(len(frames))
         stack = tuple((str(frame["filename"]), str(frame["name"]), int(frame["line"])) for frame in frames)
         number = self._by_content.setdefault(stack, len(self._stacks))
         if number == len(self._stacks):
             self._stacks.append(stack)
-        self._by_identity[id(frames)] = number
+        self._by_identity[identity] = number
         return number
 
     def _spend(self, count: int) -> None:

@@ -13,16 +13,29 @@ from zerotrace.model.comparison import COMPARISON_VERSION, ComparedRun, Comparis
 from zerotrace.model.finding import Finding, Gain, Place
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
-from zerotrace.model.memory import DeepSpeedLedger, LedgerLine, OwnedBytes, PaperLedger, PeakLedger
+from zerotrace.model.memory import (
+    DeepSpeedLedger,
+    LadderStep,
+    LedgerLine,
+    MemoryReport,
+    OwnedBytes,
+    OwnerGap,
+    PaperLedger,
+    PeakLedger,
+    ProfiledMemory,
+    RankMemory,
+    Reconciliation,
+)
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
-from zerotrace.model.vocabulary import Attribution, Category, Level, Mode, Owner, WindowKind
+from zerotrace.model.vocabulary import OWNER_MEANINGS, Attribution, Category, Level, Mode, Owner, WindowKind
 from zerotrace.model.wire import CollectiveKind, Origin, WireCause, WireKey, WireLedger, WireRole, WireTraffic
 
 __all__ = [
     "ANALYSIS_VERSION",
     "COMPARISON_VERSION",
     "MANIFEST_VERSION",
+    "OWNER_MEANINGS",
     "STEP_ALL",
     "Analysis",
     "Attribution",
@@ -45,18 +58,24 @@ __all__ = [
     "HtaReport",
     "KernelTime",
     "LabelsRecord",
+    "LadderStep",
     "LedgerLine",
     "Level",
+    "MemoryReport",
     "Mode",
     "ModelShape",
     "Origin",
     "OwnedBytes",
     "Owner",
+    "OwnerGap",
     "PaperLedger",
     "PeakLedger",
     "Place",
+    "ProfiledMemory",
+    "RankMemory",
     "RankRecord",
     "RankSummary",
+    "Reconciliation",
     "RunManifest",
     "Spread",
     "StepArrivals",

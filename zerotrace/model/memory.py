@@ -21,6 +21,47 @@ class OwnedBytes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """The memory of one rank's device, measured in the memory window of a capture, or read off a snapshot alone."""
+
+    rank: int | None
+    """``None`` for a snapshot by itself."""
+    device: int | None
+    """Index of the device on its host; ``None`` on CPU."""
+    resident: tuple[OwnedBytes, ...]
+    """After the last step, most bytes first. On CPU what the engine holds, and no more: there is no snapshot."""
+    resident_bytes: int | None
+    """Σ live blocks; ``None`` on CPU."""
+    peak: tuple[OwnedBytes, ...] = ()
+    """At the instant of the peak."""
+    peak_bytes: int | None = None
+    """The highest level of the replayed history; ``None`` where none was recorded."""
+    peak_phase: str | None = None
+    """``forward``, ``backward`` or ``step``, by the stack of the allocation that made the peak."""
+    peak_after_ns: int | None = None
+    """From the first event of the history to the peak."""
+    window_peak_bytes: int | None = None
+    """``max_memory_allocated`` over the memory window: what the replay must reach."""
+    reserved_bytes: int | None = None
+    """Σ segments."""
+    fragmentation_bytes: int | None = None
+    """``reserved − resident``: what the allocator keeps for later."""
+    rounding_bytes: int | None = None
+    """Of the resident blocks, what was given beyond what was asked for."""
+    device_used_bytes: int | None = None
+    """In use on the device in the timed window, as the driver reports it."""
+    context_bytes: int | None = None
+    """``device used − reserved`` of the timed window: CUDA context, NCCL, and whatever else runs there."""
+    timed_resident_bytes: int | None = None
+    """The gauge of the timed window, which the manifest holds; other steps than those of the snapshot."""
+    timed_peak_bytes: int | None = None
+    num_events: int = 0
+    """Events of the history."""
+    snapshot_file: str | None = None
+    owners_file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LedgerLine:
     """One entry of a ledger: what a rank holds for one purpose."""
 
@@ -30,6 +71,8 @@ class LedgerLine:
     """How its bytes come about, with the numbers put in."""
     bytes: float
     """On the device. A fraction where theory divides by ranks."""
+    rounding_bytes: int = 0
+    """Of these, what the allocator gives beyond what is asked for."""
     offloaded_bytes: int = 0
     """What the configuration puts into host memory or on disk instead."""
     source: str = ""
@@ -84,3 +127,91 @@ class DeepSpeedLedger:
     def peak_bytes(self) -> int:
         """The largest of the instants."""
         return max(peak.bytes for peak in self.peaks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnerGap:
+    """One owner: measured, and what the ledgers say."""
+
+    owner: Owner
+    measured_bytes: int
+    deepspeed_bytes: int | None
+    """``None`` where the ledger cannot tell: activations of a model that it does not know."""
+    paper_bytes: float
+    gap_bytes: int | None
+    """``measured − DeepSpeed's``."""
+    unexplained_bytes: int
+    """The part of the gap that ``words`` do not explain, without its sign."""
+    words: str | None = None
+    """What the gap is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciliation:
+    """Measured bytes of one rank at one instant, held against the ledgers owner by owner."""
+
+    rank: int
+    instant: str
+    """``resident``, or the instant of the peak ledger that fits the measured peak best."""
+    measured_bytes: int
+    deepspeed_bytes: int
+    """Σ of the ledger, with activations as measured where it does not know them."""
+    paper_bytes: float
+    owners: tuple[OwnerGap, ...]
+    """Most measured bytes first."""
+    unexplained_bytes: int
+    """Σ over owners: gaps of opposite signs do not cancel."""
+    unexplained_ratio: float
+    """Of what was measured."""
+    words: tuple[str, ...] = ()
+    """The difference to the paper, in sentences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledMemory:
+    """Memory of one device as a trace's ``[memory]`` events tell it (``profile_memory=True``): totals, no owners."""
+
+    rank: int
+    device: str
+    """``cuda:0``, ``cpu``."""
+    baseline_bytes: int | None
+    """Allocated before the profiler started; ``None`` on CPU, whose total starts from zero with the profiler."""
+    peak_bytes: int
+    peak_ns: int
+    """When, nanoseconds since the Unix epoch."""
+    end_bytes: int
+    peak_reserved_bytes: int | None
+    num_events: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryReport:
+    """The memory ledger of a run."""
+
+    ranks: tuple[RankMemory, ...] = ()
+    """Measured, by rank."""
+    paper: PaperLedger | None = None
+    deepspeed: DeepSpeedLedger | None = None
+    """``None`` for an engine that is none of DeepSpeed's."""
+    resident: Reconciliation | None = None
+    """Of the rank that holds most."""
+    peak: Reconciliation | None = None
+    """Of the rank that comes highest."""
+    profiled: tuple[ProfiledMemory, ...] = ()
+    reason: str | None = None
+    """Why nothing above is measured by owner, where it is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderStep:
+    """What going up one stage saves, on the same model and world size."""
+
+    from_stage: int
+    to_stage: int
+    paper_bytes: float
+    """Resident bytes that theory saves a rank."""
+    deepspeed_bytes: int
+    """What this build and these configurations save."""
+    measured_bytes: int
+    error_ratio: float | None
+    """``(measured − DeepSpeed's) / resident at the lower stage``; ``None`` where nothing is resident there."""

@@ -34,6 +34,22 @@ class Owner(str, Enum):
     OTHER = "other"
 
 
+#: What each owner's blocks are, in a few words.
+OWNER_MEANINGS = {
+    Owner.PARAMS: "parameters, whole or this rank's partitions",
+    Owner.GRADS: "gradients of parameters",
+    Owner.MASTER: "the optimizer's own copy of the parameters",
+    Owner.EXP_AVG: "first moments",
+    Owner.EXP_AVG_SQ: "second moments",
+    Owner.REDUCE_BUCKET: "flat buffers in which gradients are collected for their reduction",
+    Owner.GRAD_PARTITION: "this rank's share of the reduced gradients",
+    Owner.GATHERED_PARAMS: "stage 3's whole parameters, gathered or persisted",
+    Owner.ACTIVATIONS: "what forward keeps for backward, and what backward makes on its way",
+    Owner.WORKSPACE: "workspaces of libraries, and temporaries of the optimizer",
+    Owner.OTHER: "anything else",
+}
+
+
 class Mode(str, Enum):
     """Where the time of a run is read from."""
 

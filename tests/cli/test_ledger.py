@@ -1,0 +1,180 @@
+"""``zerotrace ledger`` as a person and as a script meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.allocator import MIB, TinyAllocator
+from zerotrace.cli import main
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+
+
+def ledger(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["ledger", *map(str, words)], prog_name="zerotrace")
+
+
+def content(*words: str | Path) -> dict[str, Any]:
+    done = ledger(*words, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_all_stages_of_a_number_of_parameters() -> None:
+    done = ledger("--params", "774M", "--world", "8")
+    assert done.exit_code == 0, done.output
+    assert "Ψ = 774,000,000, N = 8" in done.stdout
+    for words in ("16Ψ/N", "the reduce bucket (954 MiB, reduce_bucket_size)", "has none", "--stage N shows the lines"):
+        assert words in done.stdout
+
+
+def test_one_stage_shows_lines_with_formulas_and_sources() -> None:
+    done = ledger("--model", "gpt2-large", "--world", "2", "--stage", "3")
+    for words in (
+        "2 B × 387,045,120",
+        "2 B × 601,600 in 290 tensors",
+        "_create_fp32_partitions",
+        "loss: kept for backward",
+    ):
+        assert words in done.stdout
+    assert "unknown" not in done.stdout
+
+
+def test_json_holds_what_the_tables_show() -> None:
+    stages = content("--params", "1013", "--world", "4")["stages"]
+    assert [stage["paper"]["bytes"] for stage in stages] == [16208, 7091, 5571.5, 4052]
+    assert [stage["deepspeed"]["estimate_bytes"] for stage in stages] == [None, None, 6584, None]
+    line = stages[1]["deepspeed"]["lines"][0]
+    assert {"owner", "what", "formula", "bytes", "source", "offloaded_bytes"} <= set(line)
+
+
+def test_configuration_and_single_keys_change_the_ledger(tmp_path: Path) -> None:
+    config = tmp_path / "ds.json"
+    config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"reduce_bucket_size": 1000}}))
+    words = ("--model", "gpt2", "--world", "2", "--stage", "3")
+
+    def bucket(*more: str | Path) -> int:
+        lines = content(*words, *more)["stages"][0]["deepspeed"]["lines"]
+        return next(line["bytes"] for line in lines if line["owner"] == "reduce_bucket")
+
+    assert bucket("--ds-config", config) == 2048
+    assert bucket("--ds-config", config, "--set", "zero_optimization.reduce_bucket_size=1e9") > 2e9
+    assert bucket() > 1e9
+
+
+def test_shapes_of_any_model(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text(json.dumps({"a.weight": [1000, 1000], "a.bias": [1000]}))
+    stage = content("--shapes", shapes, "--world", "2", "--stage", "3")["stages"][0]["deepspeed"]
+    assert stage["num_params"] == 1_001_000
+    assert [line["bytes"] for line in stage["lines"] if line["owner"] == "gathered_params"] == [2048]
+    shapes.write_text("[1, ")
+    assert ledger("--shapes", shapes, "--world", "2").exit_code == 1
+    assert ledger("--shapes", tmp_path / "absent.json", "--world", "2").exit_code == 1
+
+
+def test_what_it_would_take() -> None:
+    done = ledger("--model", "gpt2-xl", "--world", "8", "--fit", "16GiB")
+    assert done.exit_code == 0, done.output
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("Stage 3 with reduce_bucket_size=50000000")
+    assert "fits 16.0 GiB" in first
+    options = content("--params", "70B", "--world", "8", "--fit", "80GB")
+    assert options["capacity_bytes"] == 80 * 10**9
+    assert not options["activations_known"]
+    assert options["options"][0]["fits"]
+    assert options["options"][0]["host_bytes"] > 0
+    assert "Nothing here fits" in ledger("--params", "70B", "--world", "1", "--fit", "1GiB").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "--world"),
+        (("--world", "8"), "--params, --model or --shapes"),
+        (("--params", "many", "--world", "8"), "no count"),
+        (("--params", "7B", "--world", "0"), "--world"),
+        (("--params", "7B", "--world", "8", "--stage", "4"), "--stage"),
+        (("--params", "7B", "--model", "gpt2", "--world", "8"), "--model"),
+        (("--params", "7B", "--world", "8", "--micro-batch", "4"), "--activations"),
+        (("--params", "7B", "--world", "8", "--fit", "a lot"), "no size"),
+        (("--snapshot", "x.pickle", "--world", "8"), "--snapshot"),
+    ],
+)
+def test_options_that_mean_nothing_are_usage_errors(words: tuple[str, ...], complaint: str) -> None:
+    done = ledger(*words)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "gpt3", "--world", "8"),
+        ("--params", "7B", "--world", "8", "--set", "zero_optimization=3"),
+        ("--params", "7B", "--world", "8", "--ds-config", "absent.json"),
+        ("--snapshot", "absent.pickle"),
+    ],
+)
+def test_what_cannot_be_is_one_message(words: tuple[str, ...]) -> None:
+    done = ledger(*words)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("zerotrace: ")
+    assert "Traceback" not in done.output
+
+
+def test_a_snapshot_by_itself(tmp_path: Path) -> None:
+    memory = TinyAllocator()
+    kept = memory.allocate(3 * MIB)
+    memory.record()
+    memory.free(memory.allocate(5 * MIB, (("torch/nn/functional.py", "layer_norm", 1), ("t.py", "forward", 2))))
+    path = memory.write(tmp_path / "rank_0.snapshot.pickle.gz")
+    found = content("--snapshot", path)
+    assert (found["resident_bytes"], found["peak_bytes"]) == (3 * MIB, 8 * MIB)
+    assert found["owners"] == {"other": 3 * MIB}
+    assert found["peak_owners"] == {"activations": 5 * MIB, "other": 3 * MIB}
+    held = {"address": kept, "bytes": 3 * MIB, "device": "cuda:0", "owner": "master", "holder": "x", "num_tensors": 1}
+    owners = {"version": 1, "rank": 0, "device": "cuda:0", "storages": [held]}
+    (tmp_path / "rank_0.owners.json").write_text(json.dumps(owners))
+    assert content("--snapshot", path)["owners"] == {"master": 3 * MIB}
+    done = ledger("--snapshot", path)
+    assert "master" in done.stdout
+    assert "reserved 20.0 MiB, of it 17.0 MiB not allocated; the peak is in forward" in done.stdout
+
+
+def test_of_a_snapshot_without_history_the_peak_is_unknown(tmp_path: Path) -> None:
+    memory = TinyAllocator()
+    memory.allocate(3 * MIB)
+    path = memory.write(tmp_path / "s.pickle.gz")
+    assert content("--snapshot", path)["peak_bytes"] is None
+    assert "no history" in ledger("--snapshot", path).stdout
+
+
+def test_a_hostile_snapshot_is_refused_without_effect(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path / 'mark'}",)
+
+    path = tmp_path / "\x1b[31mevil.pickle"
+    path.write_bytes(pickle.dumps({"segments": [Evil()]}))
+    done = ledger("--snapshot", path)
+    assert done.exit_code == 1
+    assert "evil.pickle: refused" in done.stderr
+    assert "\x1b[31mevil" not in done.stderr
+    assert not (tmp_path / "mark").exists()
+
+
+def test_the_shipped_snapshot_has_its_gauge_and_its_owners() -> None:
+    found = content("--snapshot", TRACES / "stage3" / "rank_0.snapshot.pickle.gz")
+    owners = json.loads((TRACES / "stage3" / "rank_0.owners.json").read_text())
+    assert found["owners_file"] == "rank_0.owners.json"
+    assert found["peak_bytes"] == owners["peak_bytes"] == sum(found["peak_owners"].values())
+    assert found["resident_bytes"] == owners["allocated_bytes"] == sum(found["owners"].values())
