@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zerotrace.labels import Label, format_label
+from zerotrace.labels import GatherKind, Label, LabelEvent, Phase, format_label
 
 BASE_TIME_NS = 1_790_000_000_000_000_000
 COMPUTE_STREAM, COMM_STREAM = 7, 20
@@ -86,6 +86,24 @@ class TraceBuilder:
         """A label of a capture, or an annotation of any name."""
         name = label if isinstance(label, str) else format_label(label)
         return self.host(name, start, end, tid=tid, cat="user_annotation")
+
+    def fetch(
+        self, module: str, start: float, end: float, *, phase: Phase = Phase.FORWARD, tid: int = 4000
+    ) -> TraceBuilder:
+        """Stage 3's coordinator at work for a module."""
+        return self.label(Label(event=LabelEvent.FETCH, phase=phase, module=module), start, end, tid=tid)
+
+    def gather(
+        self, kind: GatherKind, submit: float, start: float, end: float, *, params: str, num_params: int | None = None,
+        phase: Phase = Phase.FORWARD, module: str | None = None, elements: int = 1024, tid: int = 4000, **where: Any,
+    ) -> TraceBuilder:  # fmt: skip
+        """A labelled gather of ``params`` (comma-separated): submitted in 4 µs, with one all-gather in the middle."""
+        names = tuple(params.split(","))
+        count = len(names) if num_params is None else num_params
+        label = Label(event=LabelEvent.GATHER, kind=kind, phase=phase, module=module, params=names, num_params=count,
+                      elements=2 * elements, bytes=4 * elements)  # fmt: skip
+        self.label(label, submit, submit + 4, tid=tid)
+        return self.all_gather(start, end, elements=elements, launched=submit + 1, launch_tid=tid, **where)
 
     def device(
         self,

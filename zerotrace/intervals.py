@@ -125,6 +125,11 @@ class Intervals:
         reached = np.minimum(times - self.starts[member], lengths[member])
         return np.where(member < 0, 0, before[member] + reached)
 
+    def holds(self, points: Int64Array) -> npt.NDArray[np.bool_]:
+        """Whether each point lies in the set; shape ``(n,)``."""
+        member = np.searchsorted(self.starts, points, side="right") - 1
+        return np.asarray((member >= 0) & (points < np.append(self.ends, 0)[member]), dtype=bool)
+
     def _combine(self, other: Intervals, keep: npt.NDArray[np.bool_]) -> Intervals:
         """Sweeps over all borders; keeps the stretches whose membership code is in ``keep``."""
         borders = np.concatenate((self.starts, self.ends, other.starts, other.ends))

@@ -33,6 +33,14 @@ def int_array(values: npt.NDArray[np.int64], present: BoolArray | None, type_: p
     return pa.Array.from_buffers(type_, data.size, [bitmap, pa.py_buffer(data)])
 
 
+def bool_array(values: npt.NDArray[np.int64], present: BoolArray, type_: pa.DataType) -> pa.Array:
+    """A column of truth values: ``values`` not 0, null where ``present`` is false. ``type_`` is ``pa.bool_()``."""
+    bitmap = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(
+        type_, values.size, [bitmap, pa.py_buffer(np.packbits(values != 0, bitorder="little"))]
+    )
+
+
 def text_array(codes: npt.NDArray[np.int32], distinct: Sequence[str]) -> pa.DictionaryArray:
     """A dictionary-encoded text column.
 

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from zerotrace.analysis.run import AnalyzeOptions, analyze
@@ -21,7 +22,7 @@ from zerotrace.model import STEP_ALL, Analysis, Attribution, Level, StepPartitio
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 ANSWERED = (
-    "c01", "c02", "c13", "c14", "c16", "c18", "c23", "c24", "c27", "c34",
+    "c01", "c02", "c13", "c14", "c16", "c18", "c23", "c24", "c27", "c32", "c34",
     "c36", "c37", "c40", "c42", "c43", "c46", "c48", "c54", "c69",
 )  # fmt: skip
 
@@ -78,6 +79,37 @@ def test_case_gives_its_expected_figures(case: str, tmp_path: Path) -> None:
             ]
     for summary in analysis.ranks:
         assert summary.outside_steps_ns == 1000 * expected.get("outside_steps_us", {}).get(str(summary.rank), 0)
+
+
+@pytest.mark.parametrize("case", ["c01", "c32"])
+def test_case_hides_as_much_of_its_gathers_as_expected(case: str, tmp_path: Path) -> None:
+    analysis, expected = run_case(case, tmp_path)
+    assert analysis.gathers is not None
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for step in analysis.gathers.steps:
+        totals = step.totals
+        found.setdefault(str(step.rank), {})[str(step.step)] = {
+            "gather_us": totals.gather_ns / 1000,
+            "hidden_us": totals.hidden_ns / 1000,
+            "hidden_fraction": None if totals.hidden_ratio is None else round(totals.hidden_ratio, 6),
+        }
+    each = pq.read_table(tmp_path / "out" / "gathers.parquet").to_pylist()
+    collectives = pq.read_table(tmp_path / "out" / "collectives.parquet").to_pylist()
+    seq = {(row["rank"], row["gather"]): row["seq"] for row in collectives if row["gather"] is not None}
+    for rank, steps in expected["prefetch"].items():
+        for step, want in steps.items():
+            per_gather = want.pop("per_gather", None)
+            assert found[rank][step] == want
+            if per_gather is not None:
+                mine = [row for row in each if (row["rank"], row["step"]) == (int(rank), int(step))]
+                assert [
+                    [seq[row["rank"], row["gather"]], row["gather_ns"] / 1000, row["hidden_ns"] / 1000] for row in mine
+                ] == per_gather
+    total = analysis.gathers.total
+    assert total is not None
+    # One average over cold and warm steps says nothing.
+    assert total.totals.hidden_ratio != pytest.approx(expected.get("traps", {}).get("hidden_fraction_mean"), abs=1e-3)
+    assert analysis.gathers.cold_steps == ((2,) if case == "c32" else ())
 
 
 def test_case_c23_attributed_by_launch(tmp_path: Path) -> None:

@@ -93,3 +93,8 @@ def test_empty_and_reversed_intervals_hold_no_point() -> None:
 def test_lengths_must_agree() -> None:
     with pytest.raises(ValueError, match="equally long"):
         Intervals.union([1, 2], [3])
+
+
+@given(raw_intervals)
+def test_a_set_holds_the_points_of_its_cells(pairs: list[tuple[int, int]]) -> None:
+    assert make(pairs).holds(np.arange(AXIS)).tolist() == occupancy(pairs).tolist()

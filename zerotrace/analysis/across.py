@@ -78,8 +78,13 @@ def unmatched(meeting: Meeting) -> Iterator[Diagnostic]:
         )
 
 
-def collectives_table(meeting: Meeting) -> pa.Table:
-    """Every row of communication with what its collective says of it: :data:`zerotrace.schema.COLLECTIVES`."""
+def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:
+    """Every row of communication with what its collective says of it: :data:`zerotrace.schema.COLLECTIVES`.
+
+    Args:
+        meeting: the rows, matched.
+        gather: number of each row's parameter gather; absent for rows of none.
+    """
     rows, found = meeting.rows, meeting.arrivals
     which = meeting.matches.collective
     known = which != ABSENT
@@ -105,6 +110,7 @@ def collectives_table(meeting: Meeting) -> pa.Table:
         "transfer_ns": (transfer, known),
         "last_rank": (last, known & (last != ABSENT)),
         "num_members": (_of_collective(found.num_members, which), known),
+        "gather": (gather, gather != ABSENT),
     }
     texts = {"name": rows.name, "group": rows.group, "dtype": rows.dtype, "phase": rows.phase}
     ratios = {"algbw_gbps": algbw, "busbw_gbps": busbw}

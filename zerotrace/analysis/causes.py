@@ -84,10 +84,16 @@ class IdleCauses:
     window's last row, *unlinked* the gaps before rows without a launch in the trace.
     """
 
-    host_bound_ns: int
+    host_bound: Intervals
+    """When the device was host-bound."""
     stalled_ns: int
     tail_ns: int
     unlinked_ns: int
+
+    @property
+    def host_bound_ns(self) -> int:
+        """Idle until the launch call of the next row had returned."""
+        return self.host_bound.length
 
 
 def pieces_of(exposed: Intervals, rows: DeviceRows) -> Pieces:
@@ -141,10 +147,10 @@ def idle_causes(busy: Intervals, rows: DeviceRows, window: StepWindow) -> IdleCa
     earliest = np.minimum.reduceat(returned, first) if first.size else returned
     launched = earliest[np.searchsorted(row_start, end)] if end.size else end
     linked = launched != never
-    host_bound = np.clip(launched - start, 0, end - start)[linked]
+    host_bound = Intervals.union(start[linked], np.clip(launched, start, end)[linked])
     return IdleCauses(
-        host_bound_ns=int(host_bound.sum()),
-        stalled_ns=int((end - start)[linked].sum() - host_bound.sum()),
+        host_bound=host_bound,
+        stalled_ns=int((end - start)[linked].sum()) - host_bound.length,
         tail_ns=tail,
         unlinked_ns=int((end - start)[~linked].sum()),
     )

@@ -76,9 +76,13 @@ class LabelSpans:
             return np.full(time.shape, -1, dtype=np.int64)
         start, end = self.start[spans], self.end[spans]
         inside = np.searchsorted(start, time, side="right") - 1
+        past = (inside >= 0) & (end[inside] <= time)
+        if not (end[:-1] > start[1:]).any():  # none lies in another
+            return np.where((inside >= 0) & ~past, spans[inside], -1)
         outer = _enclosing(start, end)
-        while (over := (inside >= 0) & (end[inside] <= time)).any():
-            inside[over] = outer[inside[over]]
+        while past.any():
+            inside[past] = outer[inside[past]]
+            past = (inside >= 0) & (end[inside] <= time)
         return np.where(inside >= 0, spans[inside], -1)
 
 

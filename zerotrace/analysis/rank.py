@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
+from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
 from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
 from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
@@ -51,6 +52,8 @@ class RankAnalysis:
     traffic: RankTraffic
     labels: tuple[LabelTotal, ...]
     """What the rank's labels count up to in each step."""
+    gathers: RankGathers | None
+    """Stage 3's parameter gathers; ``None`` where nothing looks like them."""
     top_kernels: tuple[KernelTime, ...]
     diagnostics: tuple[Diagnostic, ...]
 
@@ -78,6 +81,15 @@ def analyse_rank(
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
         diagnostics += _unlinked_rows(file, int((on_device(events) & ~launches.linked).sum()))
     rows = collective_rows(rank, events, windows, launches, labels)
+    view = RankView(
+        events=events,
+        windows=windows,
+        launches=launches,
+        labels=labels,
+        rows=rows,
+        times=times,
+        causes=causes,
+    )
     return RankAnalysis(
         partition=partition,
         exposed={time.device: time.exposed for time in times},
@@ -91,6 +103,7 @@ def analyse_rank(
         ),
         traffic=rank_traffic(rows),
         labels=label_totals(labels, windows),
+        gathers=find_gathers(view, attribution),
         top_kernels=tuple(_top_kernels(rank, events)),
         diagnostics=tuple(diagnostics),
     )

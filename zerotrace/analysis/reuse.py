@@ -26,8 +26,8 @@ class Request:
 
     run_folder: Path
     run_name: str
-    candidates: Sequence[Path]
-    """Files that could be traces."""
+    files: Sequence[Path]
+    """What is read, beside the manifest: files that could be traces, and logs."""
     options: Mapping[str, Any]
 
 
@@ -44,11 +44,11 @@ class Standing:
 
 
 def name_inputs(request: Request, digests: Mapping[Path, str]) -> dict[str, str]:
-    """Digests of all candidates, and of the manifest, by their names within the run.
+    """Digests of all files, and of the manifest, by their names within the run.
 
     Args:
         request: says where the run lies.
-        digests: digest of each candidate.
+        digests: digest of each file.
 
     Raises:
         TraceError: ``unreadable`` if the system refuses the manifest.
@@ -69,7 +69,7 @@ def standing(target: Path, request: Request) -> Standing:
     if old.zerotrace_version != VERSION:
         return Standing(reason=f"it was written by zerotrace {old.zerotrace_version}")
     # Only now is it worth reading every file: there is a result that could be the one.
-    inputs = name_inputs(request, {path: digest_file(path) for path in request.candidates})
+    inputs = name_inputs(request, {path: digest_file(path) for path in request.files})
     changed = [name for name in sorted({*old.inputs, *inputs}) if old.inputs.get(name) != inputs.get(name)]
     if changed or old.run_name != request.run_name:
         what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"

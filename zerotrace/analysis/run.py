@@ -16,6 +16,8 @@ from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.collective_figures import collective_figures
 from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
+from zerotrace.analysis.gathers.run import gather_of_rows, run_gathers, with_gathers
+from zerotrace.analysis.gathers.table import gathers_table
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
@@ -23,6 +25,7 @@ from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, wire_ledger, wire_table
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, find_candidates, name_run
+from zerotrace.ingest.logs import find_logs, log_notes
 from zerotrace.model import (
     Analysis,
     Attribution,
@@ -34,7 +37,7 @@ from zerotrace.model import (
     StepPartition,
     WireLedger,
 )
-from zerotrace.schema import COLLECTIVES, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS, WIRE
+from zerotrace.schema import COLLECTIVES, GATHERS, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS, WIRE
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
@@ -109,12 +112,12 @@ def analyze(
     options = options or AnalyzeOptions()
     run_folder = _run_folder(inputs)
     target = out if out is not None else run_folder / ANALYSIS_FOLDER
-    candidates = find_candidates(inputs)
+    candidates, logs = find_candidates(inputs), find_logs(inputs)
     baseline = _read_baseline(options.baseline) if options.baseline else None
     request = Request(
         run_folder=run_folder,
         run_name=name_run(run_folder),
-        candidates=candidates,
+        files=[*candidates, *logs],
         options={
             "attribution": options.attribution.value,
             "baseline": baseline.mark if baseline else None,
@@ -135,12 +138,17 @@ def analyze(
     with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
         readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
         meeting = meet([reading.analysis for reading in readings])
-        contents = name_inputs(request, digests)
-        analysis = _assemble(request, contents, readings, skipped, meeting, told, options.attribution)
+        contents = name_inputs(request, digests | {path: digest_file(path) for path in logs})
+        notes = [*skipped, *(note for path in logs for note in log_notes(path))]
+        gathers = run_gathers(readings, meeting, told)
+        analysis = _assemble(request, contents, readings, notes, meeting, told, options.attribution)
+        analysis = with_gathers(analysis, gathers)
         if baseline is not None:
             analysis = replace(analysis, verdict=with_baseline(analysis.verdict, baseline))
         if meeting is not None:
-            write_arrow(folder, COLLECTIVES, collectives_table(meeting))
+            write_arrow(folder, COLLECTIVES, collectives_table(meeting, gather_of_rows(gathers, meeting)))
+        if gathers.parts:
+            write_arrow(folder, GATHERS, gathers_table(gathers.parts))
         write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
         write_table(folder, STEPS, analysis.windows)
         write_table(folder, PARTITION, analysis.partition)
@@ -165,7 +173,7 @@ def _assemble(
     request: Request,
     inputs: Mapping[str, str],
     readings: Sequence[RankReading],
-    skipped: Sequence[Diagnostic],
+    notes: Sequence[Diagnostic],
     meeting: Meeting | None,
     told: LedgerRequest,
     attribution: Attribution,
@@ -185,7 +193,7 @@ def _assemble(
             hint="the device activities of all steps were lost, or the steps were profiled without them",
         )
     steps = {(part.rank, part.step) for parts in partition for part in parts if part.known}
-    diagnostics = [*skipped, *(note for reading in readings for note in reading.diagnostics), *disagreements(readings)]
+    diagnostics = [*notes, *(note for reading in readings for note in reading.diagnostics), *disagreements(readings)]
     diagnostics += unmatched(meeting) if meeting is not None else ()
     return Analysis(
         zerotrace_version=VERSION,

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from zerotrace.cli.gathers import gather_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.cli.traffic import collectives_table, wire_lines
 from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary, Verdict
@@ -31,6 +32,8 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     if analysis.wire is not None:
         for line in wire_lines(analysis.wire):
             console.print(line)
+    for sentence in gather_lines(analysis):
+        console.print(Text(printable(sentence)))
     for finding in analysis.findings[:_MAX_FINDINGS]:
         _print_finding(console, finding)
     for note in analysis.diagnostics:

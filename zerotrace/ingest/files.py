@@ -21,6 +21,9 @@ _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _SNIFF_BYTES = 4096
 
+# An object, or a list of them: many logs begin with a bracket, too ("[rank0] step 1").
+_JSON_HEAD = re.compile(rb"\{|\[\s*(?:[\[{\]]|$)")
+
 # What writers call a file that they have not finished, and editors one that was.
 _UNFINISHED = (".tmp", ".partial", ".bak", ".orig", "~")
 
@@ -162,8 +165,7 @@ def _may_be_trace(path: Path) -> bool:
     except (OSError, EOFError, _BadGzipError):
         return True  # damaged: let the reader say so
     # An empty .json was meant to be a trace; other empty files are none of our business.
-    text = head.lstrip(_BLANKS)
-    return text[:1] in (b"{", b"[") or ".json" in path.name
+    return _JSON_HEAD.match(head.lstrip(_BLANKS)) is not None or ".json" in path.name
 
 
 def _natural_key(path: Path) -> tuple[tuple[int, int | str], ...]:

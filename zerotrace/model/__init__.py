@@ -11,6 +11,7 @@ from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
 from zerotrace.model.collectives import CollectiveFigures, Collectives, CollectiveSample, StepArrivals
 from zerotrace.model.comparison import COMPARISON_VERSION, ComparedRun, Comparison, Work
 from zerotrace.model.finding import Finding, Gain, Place
+from zerotrace.model.gathers import GatherGroup, GatherReport, GatherStep, GatherTotals, LatePrefetch, SlackBin
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
 from zerotrace.model.memory import (
@@ -52,6 +53,10 @@ __all__ = [
     "Diagnostic",
     "Finding",
     "Gain",
+    "GatherGroup",
+    "GatherReport",
+    "GatherStep",
+    "GatherTotals",
     "HtaIdle",
     "HtaKernelType",
     "HtaOverlap",
@@ -59,6 +64,7 @@ __all__ = [
     "KernelTime",
     "LabelsRecord",
     "LadderStep",
+    "LatePrefetch",
     "LedgerLine",
     "Level",
     "MemoryReport",
@@ -77,6 +83,7 @@ __all__ = [
     "RankSummary",
     "Reconciliation",
     "RunManifest",
+    "SlackBin",
     "Spread",
     "StepArrivals",
     "StepPartition",

@@ -9,6 +9,7 @@ from typing import Any
 from zerotrace.model.blocking import BlockingCheck
 from zerotrace.model.collectives import Collectives
 from zerotrace.model.finding import Finding
+from zerotrace.model.gathers import GatherReport
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
@@ -119,6 +120,10 @@ class Analysis:
     """The names with the most device time on each rank, most first: the place to see what the rules took
     for compute."""
     diagnostics: tuple[Diagnostic, ...]
+    gathers: GatherReport | None = None
+    """Stage 3's parameter gathers; ``None`` where there are none."""
+    no_gathers: str | None = None
+    """Why there are none, one sentence; ``None`` where there are some."""
     findings: tuple[Finding, ...] = ()
     """What costs the run most, worst first; nothing within the noise of the step time."""
     blocking_check: BlockingCheck | None = None

@@ -1,0 +1,163 @@
+"""The host's side: the call behind each row of communication, and in what order one device was asked for things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.kinds import kind_of
+from zerotrace.analysis.launches import Launches
+from zerotrace.analysis.waits import STREAM_WAIT
+from zerotrace.intervals import Int64Array
+from zerotrace.model import Category, CollectiveKind
+from zerotrace.tables import BoolArray, codes_and_names, equals, ints, optional_ints
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Where rows of communication were called from. All columns have one entry a row of communication.
+
+    Attributes:
+        row: row of the event table.
+        time: start of the call that launched it; absent where that is not in the trace.
+        done: end of that call.
+        pid: process of the call.
+        tid: thread of the call.
+        is_gather: all-gathers.
+        elements: elements that the row puts out; absent where unknown.
+    """
+
+    row: Int64Array
+    time: Int64Array
+    done: Int64Array
+    pid: Int64Array
+    tid: Int64Array
+    is_gather: BoolArray
+    elements: Int64Array
+
+    def take(self, rows: Int64Array) -> Calls:
+        """The calls of some of the rows."""
+        return Calls(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def find_calls(events: pa.Table, launches: Launches) -> Calls:
+    """The calls of all rows of communication, in the order of the rows' start.
+
+    gloo's rows have no launch: the n-th all-gather was called by the n-th ``c10d`` operator of that name, where there
+    are equally many of both and none begins before its call.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        launches: launches of ``events``.
+    """
+    start = ints(events, "start_ns")
+    row = np.flatnonzero(equals(events, "category", Category.COMM.value))
+    row = row[np.argsort(start[row], kind="stable")]
+    call = launches.call[row]
+    names, distinct = codes_and_names(events, "name")
+    collective, described = codes_and_names(events, "collective")
+    named = np.where(collective[row] >= 0, _all_gathers(collective[row], described), _all_gathers(names[row], distinct))
+    is_gather = np.asarray(named, dtype=bool)
+    if not launches.linked.any():
+        call = _by_order(events, row, is_gather, names, distinct)
+    end = start + ints(events, "dur_ns")
+    pid, tid = ints(events, "pid"), ints(events, "tid")
+    out, known = optional_ints(events, "out_elements")
+
+    def of_call(column: Int64Array) -> Int64Array:
+        return np.where(call >= 0, column[call], ABSENT)
+
+    return Calls(
+        row=row,
+        time=of_call(start),
+        done=of_call(end),
+        pid=of_call(pid),
+        tid=of_call(tid),
+        is_gather=is_gather,
+        elements=np.where(known[row], out[row], ABSENT),
+    )
+
+
+def _all_gathers(codes: Int64Array, distinct: list[str]) -> BoolArray:
+    """Rows whose text names an all-gather."""
+    used = np.unique(codes[codes >= 0]).tolist()
+    return np.isin(codes, [code for code in used if kind_of(distinct[code]) is CollectiveKind.ALL_GATHER])
+
+
+def _by_order(
+    events: pa.Table, row: Int64Array, is_gather: BoolArray, names: Int64Array, distinct: list[str]
+) -> Int64Array:
+    call = np.full(row.size, ABSENT, dtype=np.int64)
+    operators = [
+        code
+        for code, text in enumerate(distinct)
+        if text.startswith("c10d::") and kind_of(text) is CollectiveKind.ALL_GATHER
+    ]
+    callers = np.flatnonzero(np.isin(names, operators))
+    start = ints(events, "start_ns")
+    callers = callers[np.argsort(start[callers], kind="stable")]
+    mine = np.flatnonzero(is_gather)
+    if callers.size == mine.size and bool((start[callers] <= start[row[mine]]).all()):
+        call[mine] = callers
+    return call
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What the host asked one device for, in the order in which it asked.
+
+    Attributes:
+        launched: launch of each compute row, rising; its own start where the launch is not in the trace.
+        started: start of the same row on the device.
+        stream: its stream; absent in host mode.
+        waits: for each stream, when the host told it to wait for another one, rising.
+        main: the stream with the most compute rows.
+    """
+
+    launched: Int64Array
+    started: Int64Array
+    stream: Int64Array
+    waits: dict[int, Int64Array]
+    main: int
+
+    def without(self, stream: int | None) -> Order:
+        """The same without the compute rows of a stream."""
+        kept = self.stream != stream if stream is not None else np.ones(self.stream.size, dtype=bool)
+        return replace(self, launched=self.launched[kept], started=self.started[kept], stream=self.stream[kept])
+
+    def first_start_after(self, time: Int64Array) -> Int64Array:
+        """Start of the first compute row launched at or after each moment; absent where there is none."""
+        following = np.searchsorted(self.launched, time)
+        return np.append(self.started, ABSENT)[following]
+
+
+def order_of(events: pa.Table, device: int, launches: Launches) -> Order:
+    """The order of calls for one device.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        device: its index on the host; :data:`ABSENT` in host mode.
+        launches: launches of ``events``.
+    """
+    devices, has_device = optional_ints(events, "device")
+    streams, has_stream = optional_ints(events, "stream")
+    here = has_device & (devices == device) if device != ABSENT else ~has_device
+    start = ints(events, "start_ns")
+    rows = np.flatnonzero(here & equals(events, "category", Category.COMPUTE.value))
+    rows = rows[np.argsort(launches.start[rows], kind="stable")]
+    stream = np.where(has_stream[rows], streams[rows], ABSENT)
+    known, count = np.unique(stream, return_counts=True)
+    waiting = np.flatnonzero(here & equals(events, "name", STREAM_WAIT) & has_stream)
+    waits = {
+        number: np.sort(start[waiting[streams[waiting] == number]]) for number in np.unique(streams[waiting]).tolist()
+    }
+    return Order(
+        launched=launches.start[rows],
+        started=start[rows],
+        stream=stream,
+        waits=waits,
+        main=int(known[np.argmax(count)]) if known.size else ABSENT,
+    )

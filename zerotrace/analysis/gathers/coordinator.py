@@ -1,0 +1,110 @@
+"""What DeepSpeed's coordinator costs the host: its time, the idle time it leads to, and where it waits for the device.
+
+The coordinator lets at most two fetches be pending: before it waits for the next one it synchronises the host with the
+oldest, so that the host cannot run ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.analysis.causes import idle_causes
+from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.gathers.calls import Order
+from zerotrace.analysis.labelled import LabelSpans
+from zerotrace.analysis.partition import DeviceCauses
+from zerotrace.ingest.classify import ANNOTATION_CATS
+from zerotrace.ingest.steps import steps_at
+from zerotrace.intervals import Int64Array, Intervals
+from zerotrace.labels import LABEL_VERSION, LabelEvent
+from zerotrace.model import StepWindow
+from zerotrace.tables import codes_and_names, ints
+
+_EVENT_SYNCHRONISE = "EventSynchronize"
+_RELEASE = f"zt{LABEL_VERSION}:{LabelEvent.RELEASE.value} "
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinator:
+    """The coordinator's part of each step; columns have one entry a step window, absent where unknown.
+
+    Attributes:
+        host: time inside of its fetches and releases.
+        host_bound: idle time of the device, host-bound, that lies in them.
+        num_forced: waits for a pending fetch.
+        forced: time in them.
+    """
+
+    host: Int64Array
+    host_bound: Int64Array
+    num_forced: Int64Array
+    forced: Int64Array
+
+
+def coordinator_of(
+    events: pa.Table,
+    labels: LabelSpans,
+    windows: Sequence[StepWindow],
+    causes: DeviceCauses | None,
+    waited: Order | None,
+) -> Coordinator:
+    """The coordinator's part of each step.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        labels: the rank's labels; without those of fetches, only forced synchronisations can be told.
+        windows: the rank's step windows.
+        causes: why time of the device is lost; ``None`` in host mode.
+        waited: without labels, the calls for the device with only the waits of fetches among its waits; ``None`` where
+            these are not known.
+    """
+    fetches = labels.of(LabelEvent.FETCH)
+    unknown = np.full(len(windows), ABSENT, dtype=np.int64)
+    start, end = _forced(events, fetches, waited)
+    which = steps_at(tuple(windows), start)
+    steps = np.array([window.step for window in windows], dtype=np.int64)
+    found = causes is not None and (len(fetches) > 0 or waited is not None)
+    num_forced = np.array([int((which == step).sum()) for step in steps.tolist()], dtype=np.int64)
+    forced = np.array([int((end - start)[which == step].sum()) for step in steps.tolist()], dtype=np.int64)
+    host = host_bound = unknown
+    if len(fetches):
+        busy = Intervals.union(fetches.start, fetches.end) | _releases(events)
+        host = np.array([busy.clip(window.start_ns, window.end_ns).length for window in windows], dtype=np.int64)
+        if causes is not None:
+            idle = [idle_causes(causes.busy, causes.rows, window).host_bound for window in windows]
+            host_bound = np.array([(bound & busy).length for bound in idle], dtype=np.int64)
+    return Coordinator(host, host_bound, num_forced if found else unknown, forced if found else unknown)
+
+
+def _releases(events: pa.Table) -> Intervals:
+    """When the coordinator gives parameters back. Only the time of these labels matters: they are not parsed."""
+    codes, names = codes_and_names(events, "name")
+    released = np.array([*(name.startswith(_RELEASE) for name in names), False])
+    cats, distinct = codes_and_names(events, "cat")
+    on_host = np.array([*(cat in ANNOTATION_CATS for cat in distinct), False])
+    rows = np.flatnonzero(released[codes] & on_host[cats])
+    start = ints(events, "start_ns")[rows]
+    return Intervals.union(start, start + ints(events, "dur_ns")[rows])
+
+
+def _forced(events: pa.Table, fetches: LabelSpans, waited: Order | None) -> tuple[Int64Array, Int64Array]:
+    """Start and end of the calls by which the coordinator waits for a pending fetch."""
+    codes, names = codes_and_names(events, "name")
+    rows = np.flatnonzero(np.array([*(name.endswith(_EVENT_SYNCHRONISE) for name in names), False])[codes])
+    start = ints(events, "start_ns")[rows]
+    end = start + ints(events, "dur_ns")[rows]
+    if len(fetches):
+        mine = fetches.around(start) != ABSENT
+    elif waited is not None:
+        # What follows is a wait for gathers or the end of a fetch, and nothing is launched in between.
+        waits = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *waited.waits.values()]))
+        following = np.append(waits, np.iinfo(np.int64).max)[np.searchsorted(waits, end)]
+        launched = np.append(waited.launched, np.iinfo(np.int64).max)[np.searchsorted(waited.launched, end)]
+        mine = following < launched
+    else:
+        mine = np.zeros(rows.size, dtype=bool)
+    return start[mine], end[mine]

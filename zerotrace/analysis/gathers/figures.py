@@ -1,0 +1,273 @@
+"""The figures of stage 3's gathers: what prefetch hides, by step, rank, kind, phase and module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+
+import numpy as np
+
+from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.gathers.complete import CompleteGathers
+from zerotrace.analysis.gathers.submissions import KINDS, PHASES
+from zerotrace.ingest.columns import Texts
+from zerotrace.ingest.steps import NO_STEP
+from zerotrace.intervals import Int64Array
+from zerotrace.labels import GatherKind, Phase
+from zerotrace.model import GatherGroup, GatherReport, GatherStep, GatherTotals, LatePrefetch, SlackBin, StepWindow
+from zerotrace.tables import BoolArray
+
+_DEMAND, _PREFETCH, _REFRESH = (KINDS.index(kind) for kind in GatherKind)
+
+#: More late prefetches than this nobody reads; the table has all of them.
+MAX_LATE = 200
+
+_MS = 1_000_000
+#: Borders of the slack histogram, nanoseconds.
+SLACK_BORDERS_NS = (-100 * _MS, -10 * _MS, -_MS, -_MS // 10, 0, _MS // 10, _MS, 10 * _MS, 100 * _MS)
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """The gathers of all ranks; columns as in :class:`CompleteGathers` and what it holds."""
+
+    rank: Int64Array
+    number: Int64Array
+    step: Int64Array
+    kind: Int64Array
+    phase: Int64Array
+    num_params: Int64Array
+    num_bytes: Int64Array
+    num_collectives: Int64Array
+    submit: Int64Array
+    start: Int64Array
+    end: Int64Array
+    need: Int64Array
+    gather: Int64Array
+    hidden: Int64Array
+    exposed: Int64Array
+    blocking: Int64Array
+    transfer: Int64Array
+    hidden_transfer: Int64Array
+    late: Int64Array
+    module: Texts
+    need_module: Texts
+
+    @classmethod
+    def of(cls, parts: Sequence[CompleteGathers]) -> _Columns:
+        def all_of(path: str) -> Int64Array:
+            return np.concatenate([attrgetter(path)(part) for part in parts])
+
+        return cls(
+            rank=np.concatenate([np.full(len(part), part.rank, dtype=np.int64) for part in parts]),
+            number=np.concatenate([np.arange(len(part)) for part in parts]),
+            step=all_of("own.step"),
+            kind=all_of("own.found.kind"),
+            phase=all_of("own.found.phase"),
+            num_params=all_of("own.found.num_params"),
+            num_bytes=all_of("own.found.bytes"),
+            num_collectives=all_of("own.times.num_collectives"),
+            submit=all_of("own.found.submit"),
+            start=all_of("own.times.start"),
+            end=all_of("own.times.end"),
+            need=all_of("own.found.need"),
+            gather=all_of("own.times.gather"),
+            hidden=all_of("own.times.hidden"),
+            exposed=all_of("own.times.exposed"),
+            blocking=all_of("own.times.blocking"),
+            transfer=all_of("transfer"),
+            hidden_transfer=all_of("hidden_transfer"),
+            late=all_of("late"),
+            module=Texts.concatenate([part.own.found.module for part in parts]),
+            need_module=Texts.concatenate([part.own.found.need_module for part in parts]),
+        )
+
+    def slack_of(self, row: int) -> int | None:
+        known = self.need[row] != ABSENT and self.end[row] != ABSENT
+        return int(self.need[row] - self.end[row]) if known else None
+
+
+def gather_report(parts: Sequence[CompleteGathers], windows: Sequence[StepWindow]) -> GatherReport:
+    """All figures of a run's gathers.
+
+    Args:
+        parts: the gathers of each rank.
+        windows: step windows of all ranks.
+    """
+    columns = _Columns.of(parts)
+    steps = tuple(
+        _step(part, columns, number, window.step)
+        for part in parts
+        for number, window in enumerate(window for window in windows if window.rank == part.rank)
+    )
+    cold = sorted({step.step for step in steps if step.cold})
+    warm = np.asarray((columns.step != NO_STEP) & ~np.isin(columns.step, cold), dtype=bool)
+    return GatherReport(
+        inferred_ratio=_inferred_ratio(columns, np.concatenate([part.own.found.inferred for part in parts])),
+        steps=steps,
+        cold_steps=tuple(cold),
+        total=_group(columns, warm) if warm.any() else None,
+        ranks=tuple(
+            _group(columns, warm & (columns.rank == part.rank), rank=part.rank) for part in parts if warm.any()
+        ),
+        kinds=tuple(
+            _group(columns, chosen, kind=kind)
+            for code, kind in enumerate(KINDS)
+            if (chosen := warm & (columns.kind == code)).any()
+        ),
+        phases=tuple(
+            _group(columns, chosen, phase=phase)
+            for code, phase in enumerate(PHASES)
+            if (chosen := warm & (columns.phase == code)).any()
+        ),
+        modules=tuple(_modules(columns, warm & (columns.kind != _REFRESH))),
+        late=tuple(_late(columns, warm)),
+        slack=tuple(_slack(columns, warm)),
+        num_persisted=_num_persisted(columns, warm),
+    )
+
+
+def totals(columns: _Columns, chosen: BoolArray) -> GatherTotals:
+    """Sums over the chosen gathers."""
+    gather, hidden, exposed = (_sum_of_known(column[chosen]) for column in (columns.gather, columns.hidden,
+                                                                             columns.exposed))  # fmt: skip
+    there = chosen & (columns.gather != ABSENT)
+    transfer = _sum_if_known(columns.transfer[there])
+    hidden_transfer = _sum_if_known(columns.hidden_transfer[there])
+    return GatherTotals(
+        num_gathers=int(chosen.sum()),
+        num_collectives=int(columns.num_collectives[chosen].sum()),
+        num_bytes=_sum_if_known(columns.num_bytes[chosen]),
+        gather_ns=gather,
+        hidden_ns=hidden,
+        exposed_ns=exposed,
+        blocking_ns=_sum_if_known(columns.blocking[there]),
+        transfer_ns=transfer,
+        wait_ns=None if transfer is None else gather - transfer,
+        hidden_transfer_ns=hidden_transfer,
+        hidden_ratio=hidden / gather if gather else None,
+        hidden_transfer_ratio=hidden_transfer / transfer if transfer and hidden_transfer is not None else None,
+    )
+
+
+def _group(
+    columns: _Columns, chosen: BoolArray, *, kind: GatherKind | None = None, phase: Phase | None = None,
+    rank: int | None = None, module: str | None = None,
+) -> GatherGroup:  # fmt: skip
+    return GatherGroup(
+        kind=kind,
+        phase=phase,
+        rank=rank,
+        module=module,
+        num_late=_num_late(columns, chosen),
+        totals=totals(columns, chosen),
+    )
+
+
+def _step(part: CompleteGathers, columns: _Columns, number: int, step: int) -> GatherStep:
+    mine = (columns.rank == part.rank) & (columns.step == step)
+    count = {code: int((mine & (columns.kind == code)).sum()) for code in (_DEMAND, _PREFETCH, _REFRESH, ABSENT)}
+    cold = part.cold[part.own.step == step]
+    host = part.own.coordinator
+    return GatherStep(
+        rank=part.rank,
+        step=step,
+        cold=False if not cold.size else None if cold[0] == ABSENT else bool(cold[0]),
+        num_demand=count[_DEMAND],
+        num_prefetch=count[_PREFETCH],
+        num_refresh=count[_REFRESH],
+        num_unknown=count[ABSENT],
+        num_late=_num_late(columns, mine),
+        totals=totals(columns, mine),
+        fetched=totals(columns, mine & (columns.kind != _REFRESH)),
+        coordinator_ns=_or_none(host.host[number]),
+        coordinator_host_bound_ns=_or_none(host.host_bound[number]),
+        num_forced_syncs=_or_none(host.num_forced[number]),
+        forced_sync_ns=_or_none(host.forced[number]),
+    )
+
+
+def _modules(columns: _Columns, chosen: BoolArray) -> Iterator[GatherGroup]:
+    """One group a module, in the order in which modules are first submitted for; the unknown one last."""
+    codes = columns.need_module.codes
+    used, first = np.unique(codes[chosen], return_index=True)
+    when = columns.submit[chosen][first]
+    for place in np.lexsort((when, used < 0)).tolist():
+        code = int(used[place])
+        name = columns.need_module.distinct[code] if code >= 0 else None
+        yield _group(columns, chosen & (codes == code), module=name)
+
+
+def _late(columns: _Columns, warm: BoolArray) -> Iterator[LatePrefetch]:
+    rows = np.flatnonzero(warm & (columns.late == 1))
+    for row in rows[np.argsort(-columns.blocking[rows], kind="stable")][:MAX_LATE].tolist():
+        phase = int(columns.phase[row])
+        yield LatePrefetch(
+            rank=int(columns.rank[row]),
+            step=int(columns.step[row]),
+            gather=int(columns.number[row]),
+            phase=PHASES[phase] if phase != ABSENT else None,
+            module=_text(columns.module, row),
+            need_module=_text(columns.need_module, row),
+            start_ns=int(columns.start[row]),
+            end_ns=int(columns.end[row]),
+            blocking_ns=int(columns.blocking[row]),
+            slack_ns=columns.slack_of(row),
+            num_bytes=_or_none(columns.num_bytes[row]),
+        )
+
+
+def _slack(columns: _Columns, warm: BoolArray) -> Iterator[SlackBin]:
+    known = np.flatnonzero(warm & (columns.need != ABSENT) & (columns.end != ABSENT))
+    if not known.size:
+        return
+    place = np.searchsorted(SLACK_BORDERS_NS, (columns.need - columns.end)[known], side="right")
+    borders = (None, *SLACK_BORDERS_NS, None)
+    for number, (low, high) in enumerate(pairwise(borders)):
+        kinds = columns.kind[known[place == number]]
+        yield SlackBin(
+            low_ns=low,
+            high_ns=high,
+            num_demand=int((kinds == _DEMAND).sum()),
+            num_prefetch=int((kinds == _PREFETCH).sum()),
+            num_unknown=int((kinds == ABSENT).sum()),
+        )
+
+
+def _inferred_ratio(columns: _Columns, inferred: BoolArray) -> float:
+    fetched = columns.kind != _REFRESH
+    return float(inferred[fetched].mean()) if fetched.any() else float(inferred.mean())
+
+
+def _num_persisted(columns: _Columns, warm: BoolArray) -> int | None:
+    """Parameters that a step refreshes, on the rank and step with the most; one a collective where none are counted."""
+    rows = np.flatnonzero(warm & (columns.kind == _REFRESH))
+    if not rows.size:
+        return None
+    params = np.where(columns.num_params[rows] == ABSENT, columns.num_collectives[rows], columns.num_params[rows])
+    _, which = np.unique(np.stack((columns.rank[rows], columns.step[rows])), axis=1, return_inverse=True)
+    return int(np.bincount(which.ravel(), weights=params).max())
+
+
+def _num_late(columns: _Columns, chosen: BoolArray) -> int | None:
+    known = columns.blocking[chosen & (columns.gather != ABSENT)] != ABSENT
+    return int((columns.late[chosen] == 1).sum()) if known.all() else None
+
+
+def _sum_of_known(values: Int64Array) -> int:
+    return int(values[values != ABSENT].sum())
+
+
+def _sum_if_known(values: Int64Array) -> int | None:
+    return None if (values == ABSENT).any() else int(values.sum())
+
+
+def _or_none(value: int) -> int | None:
+    return None if value == ABSENT else int(value)
+
+
+def _text(texts: Texts, row: int) -> str | None:
+    code = int(texts.codes[row])
+    return texts.distinct[code] if code >= 0 else None

@@ -1,0 +1,96 @@
+"""In which phase of a step an all-gather was called: by the labels of the engine's calls, else by torch's own marks.
+
+Without labels: backward inside of autograd's operators; step behind the optimizer's annotation (or behind the last
+backward of the step window), until compute is launched behind the first all-gather there; forward otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.gathers.calls import Calls, Order
+from zerotrace.analysis.gathers.submissions import PHASES
+from zerotrace.analysis.labelled import LabelSpans
+from zerotrace.ingest.steps import steps_at
+from zerotrace.intervals import Int64Array, Intervals
+from zerotrace.labels import LabelEvent, Phase
+from zerotrace.model import StepWindow
+from zerotrace.tables import BoolArray, codes_and_names, ints
+
+_FORWARD, _BACKWARD, _STEP = (PHASES.index(phase) for phase in Phase)
+
+_AUTOGRAD = "autograd::engine::evaluate_function"
+_OPTIMIZER = "Optimizer.step#"
+
+
+def phases_of(
+    events: pa.Table, calls: Calls, labels: LabelSpans, windows: Sequence[StepWindow], order: Order
+) -> Int64Array:
+    """The phase of each call, as an index into ``PHASES``; absent where nothing tells it.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        calls: calls of all-gathers, sorted by time.
+        labels: whatever labels there are.
+        windows: the rank's step windows.
+        order: calls for the device.
+    """
+    engine = labels.of(LabelEvent.PHASE)
+    if len(engine):
+        known = [engine.labels[i].phase if i != ABSENT else None for i in engine.around(calls.time).tolist()]
+        return np.array([ABSENT if phase is None else PHASES.index(phase) for phase in known], dtype=np.int64)
+    backward = _annotations(events, _AUTOGRAD)
+    optimizer = _annotations(events, _OPTIMIZER)
+    if not backward.size and not optimizer.size:
+        return np.full(calls.time.shape, ABSENT, dtype=np.int64)
+    start = ints(events, "start_ns")
+    ends = np.sort((start + ints(events, "dur_ns"))[backward])
+    is_backward = _inside(events, backward, calls)
+    begins = np.sort(start[optimizer]) if optimizer.size else _last_of_windows(ends, windows)
+    is_step = ~is_backward & _behind(begins, calls, windows, order)
+    return np.where(is_backward, _BACKWARD, np.where(is_step, _STEP, _FORWARD)).astype(np.int64)
+
+
+def _annotations(events: pa.Table, prefix: str) -> Int64Array:
+    """Rows of host annotations and operators of that name."""
+    codes, names = codes_and_names(events, "name")
+    chosen = np.array([*(name.startswith(prefix) for name in names), False])[codes]
+    cats, distinct = codes_and_names(events, "cat")
+    on_host = np.array([*(not cat.startswith("gpu_") for cat in distinct), False])[cats]
+    return np.flatnonzero(chosen & on_host)
+
+
+def _inside(events: pa.Table, rows: Int64Array, calls: Calls) -> BoolArray:
+    """Calls that lie in one of the rows, on its thread."""
+    inside = np.zeros(calls.time.shape, dtype=bool)
+    start, tid = ints(events, "start_ns")[rows], ints(events, "tid")[rows]
+    end = start + ints(events, "dur_ns")[rows]
+    for thread in np.unique(tid).tolist():
+        here = calls.tid == thread
+        if here.any():
+            mine = tid == thread
+            inside[here] = Intervals.union(start[mine], end[mine]).holds(calls.time[here])
+    return inside
+
+
+def _last_of_windows(ends: Int64Array, windows: Sequence[StepWindow]) -> Int64Array:
+    """The last of the moments in each window that has one."""
+    last = np.searchsorted(ends, [window.end_ns for window in windows]) - 1
+    return np.unique(ends[last[last >= 0]])
+
+
+def _behind(begins: Int64Array, calls: Calls, windows: Sequence[StepWindow], order: Order) -> BoolArray:
+    """Calls in the window of one of these moments, behind it, before compute is launched behind the first of them."""
+    behind = np.zeros(calls.time.shape, dtype=bool)
+    begin = np.searchsorted(begins, calls.time, side="right") - 1
+    window, home = steps_at(tuple(windows), calls.time), steps_at(tuple(windows), begins)
+    launched = np.append(order.launched, np.iinfo(np.int64).max)
+    for number in np.unique(begin[begin >= 0]).tolist():
+        mine = np.flatnonzero((begin == number) & (window == home[number]))
+        if mine.size:
+            behind[mine] = calls.time[mine] < launched[np.searchsorted(launched, calls.time[mine[0]])]
+    return behind

@@ -1,0 +1,126 @@
+"""Stage 3's parameter gathers, summed up: what prefetch hides and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotrace.labels import GatherKind, Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherTotals:
+    """Sums over gathers. ``gather = hidden + exposed = transfer + wait``, to the nanosecond."""
+
+    num_gathers: int
+    num_collectives: int
+    num_bytes: int | None
+    """Bytes of the whole parameters; ``None`` if those of any gather are unknown."""
+    gather_ns: int
+    """Σ time in which the collectives of a gather run."""
+    hidden_ns: int
+    """Of it, with compute running on the same device."""
+    exposed_ns: int
+    blocking_ns: int | None
+    """Of the exposed time, what holds compute back; ``None`` in host mode."""
+    transfer_ns: int | None
+    """After the last rank of each collective had arrived; ``None`` where a collective has no partner."""
+    wait_ns: int | None
+    hidden_transfer_ns: int | None
+    hidden_ratio: float | None
+    """``hidden / gather``; ``None`` where nothing was gathered."""
+    hidden_transfer_ratio: float | None
+    """``hidden_transfer / transfer``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherGroup:
+    """Gathers that have something in common; cold steps are left out."""
+
+    kind: GatherKind | None = None
+    phase: Phase | None = None
+    rank: int | None = None
+    module: str | None = None
+    """The module that needs them first; ``None`` where unknown, ``""`` is the root."""
+    num_late: int | None
+    """Prefetches that hold compute back; ``None`` in host mode."""
+    totals: GatherTotals
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherStep:
+    """The gathers of one step of one rank."""
+
+    rank: int
+    step: int
+    cold: bool | None
+    """No prefetch, since the coordinator had no complete trace of modules; ``None`` where it cannot be told."""
+    num_demand: int
+    num_prefetch: int
+    num_refresh: int
+    num_unknown: int
+    """Gathers whose kind is unknown."""
+    num_late: int | None
+    totals: GatherTotals
+    fetched: GatherTotals
+    """The same without the refresh of persisted parameters."""
+    coordinator_ns: int | None
+    """Host time in the coordinator's fetches and releases; ``None`` without their labels."""
+    coordinator_host_bound_ns: int | None
+    """Idle, host-bound time of the device that lies in them; ``None`` in host mode, too."""
+    num_forced_syncs: int | None
+    """How often the coordinator made the host wait for a pending fetch; ``None`` where it cannot be told."""
+    forced_sync_ns: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatePrefetch:
+    """A prefetch that holds compute back."""
+
+    rank: int
+    step: int
+    gather: int
+    """Its number in the table of gathers."""
+    phase: Phase | None
+    module: str | None
+    """The module in whose turn it was submitted."""
+    need_module: str | None
+    start_ns: int
+    end_ns: int
+    blocking_ns: int
+    slack_ns: int | None
+    num_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlackBin:
+    """How many gathers end that long before they are needed (a negative slack: after that). Half open."""
+
+    low_ns: int | None
+    """``None``: without a lower limit."""
+    high_ns: int | None
+    num_demand: int
+    num_prefetch: int
+    num_unknown: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherReport:
+    """All figures of stage 3's gathers."""
+
+    inferred_ratio: float
+    """Part of the demands and prefetches whose kind and phase are inferred, for want of labels."""
+    steps: tuple[GatherStep, ...]
+    cold_steps: tuple[int, ...]
+    """Steps that are cold on any rank: shown apart, in none of the figures below."""
+    total: GatherGroup | None
+    """All gathers of all ranks; ``None`` if every step is cold."""
+    ranks: tuple[GatherGroup, ...]
+    kinds: tuple[GatherGroup, ...]
+    phases: tuple[GatherGroup, ...]
+    modules: tuple[GatherGroup, ...]
+    """By the module that needs them first, in the order in which modules are needed; without refreshes."""
+    late: tuple[LatePrefetch, ...]
+    """The late prefetches that hold compute back longest, longest first; at most 200."""
+    slack: tuple[SlackBin, ...]
+    num_persisted: int | None
+    """Parameters that are refreshed in a step: persisted, kept whole on every rank."""
