@@ -37,7 +37,7 @@ format: $(READY) ## let ruff mend what it can
 bench: $(READY) ## this tool and HTA side by side: make bench RUN=traces/stage3
 	$(BIN)/python tools/bench.py $(RUN)
 
-lock: ## resolve requirements.lock anew (needs uv)
+lock: ## bring requirements.lock up to pyproject.toml; UPGRADE=1 takes the newest of everything
 	PYTHON=$(PYTHON) tools/lock.sh
 
 clean: ## remove the environment and caches

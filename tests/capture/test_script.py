@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -132,10 +131,6 @@ def test_options_that_do_not_go_with_a_script_are_usage_errors(words: str) -> No
     assert CliRunner().invoke(capture, words.split()).exit_code == 2
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None or importlib.util.find_spec("accelerate") is None,
-    reason="needs transformers and accelerate",
-)
 def test_huggingface_s_trainer_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     auto = dict.fromkeys(
