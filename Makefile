@@ -18,7 +18,7 @@ demo: $(READY) ## capture ZeRO-3 on two CPU ranks, analyse it and traces/stage3,
 	@rm -rf traces/demo
 	$(BIN)/zerotrace capture --stage 3 --gpus 2 --device cpu --out traces/demo >/dev/null
 	$(BIN)/zerotrace analyze traces/demo --force
-	$(BIN)/zerotrace analyze traces/stage3 --force
+	$(BIN)/zerotrace analyze traces/stage3 --baseline traces/single --force
 	@printf '\nReports:\n  %s\n  %s\n' traces/demo/analysis/report.html traces/stage3/analysis/report.html
 
 test: $(READY) chromium ## every test that needs no GPU

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.cli import main
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
-SHIPPED = ("stage0", "stage1", "stage2", "stage3")
+SHIPPED = ("stage0", "stage1", "stage2", "stage3", "single")
 COMM = re.compile(r"nccl\w*Kernel", re.IGNORECASE)
 KINDS = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "copy"}
 
@@ -77,13 +78,21 @@ def test_committed_trace_is_what_a_second_reading_finds(run: str, tmp_path: Path
 def test_the_readme_says_what_the_manifests_say(run: str) -> None:
     manifest = json.loads((TRACES / run / "manifest.json").read_text())
     readme = (TRACES / "README.md").read_text()
-    assert (manifest["world_size"], manifest["model"]["num_params"]) == (2, 774_090_240)
-    assert all(manifest["versions"][name] in readme for name in ("torch", "deepspeed", "nccl", "python"))
+    alone = run == "single"
+    assert (manifest["world_size"], manifest["model"]["num_params"]) == (1 if alone else 2, 774_090_240)
+    assert all(version in readme for name, version in manifest["versions"].items() if name != "cuda")
     row = [
-        str(manifest["stage"]),
+        run if alone else str(manifest["stage"]),
         *(f"{manifest['ranks'][0][f'{gauge}_bytes'] / 2**30:.3f}" for gauge in ("resident", "peak")),
     ]
     for kind in ("timed", "labelled", "light", "detailed", "memory"):
         steps = zip(*(w["step_ns"] for rank in manifest["ranks"] for w in rank["windows"] if w["kind"] == kind))
         row.append(f"{median(max(step) for step in steps) / 1e6:.0f}")
     assert f"| {' | '.join(row)} |" in readme
+
+
+def test_the_table_of_the_study_is_what_compare_makes_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--csv", *(str(TRACES / run) for run in SHIPPED)])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == (TRACES / "results.csv").read_text()

@@ -59,6 +59,14 @@ def test_findings_come_worst_first_and_none_below_the_noise() -> None:
     assert [finding.code for finding in found] == ["rule2", "rule1"]
 
 
+def test_what_is_predicted_to_win_nothing_is_not_said() -> None:
+    def rule(_: Analysis) -> Iterator[Finding]:
+        gain = Gain(step_ns=0.05 * MS, basis="nothing would be left")
+        yield Finding(code="rule", claim="It costs.", evidence="See.", cost_ns=5.0 * MS, gain=gain)
+
+    assert find(bound_run(0).analysis, [rule]) == ()
+
+
 def test_memory_counts_by_its_part_of_the_peak() -> None:
     def rule(_: Analysis) -> Iterator[Finding]:
         yield Finding(code="time", claim="t", evidence="t", cost_ns=2.0 * MS)  # 20 % of the step

@@ -29,7 +29,7 @@ class _Scale:
 
 
 def find(analysis: Analysis, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
-    """All findings of a run, worst first; none whose cost lies within the noise of the step time.
+    """All findings of a run, worst first; none whose cost or predicted gain lies within the noise of the step time.
 
     Worst is what takes the largest part of the step, or of the peak memory where it costs memory.
 
@@ -41,8 +41,14 @@ def find(analysis: Analysis, rules: Iterable[Rule] = RULES) -> tuple[Finding, ..
     if scale is None:
         return ()
     found = [finding for rule in rules for finding in rule(analysis)]
-    audible = [finding for finding in found if finding.cost_ns is None or finding.cost_ns > scale.noise_ns]
+    audible = [finding for finding in found if _audible(finding, scale)]
     return tuple(sorted(audible, key=lambda finding: (-_weight(finding, scale), finding.code)))
+
+
+def _audible(finding: Finding, scale: _Scale) -> bool:
+    """Whether cost and predicted gain, as far as they are known, rise above the noise."""
+    gain = finding.gain.step_ns if finding.gain else None
+    return all(time is None or time > scale.noise_ns for time in (finding.cost_ns, gain))
 
 
 def _scale(analysis: Analysis) -> _Scale | None:
