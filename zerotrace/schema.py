@@ -225,6 +225,37 @@ MEMORY = TableSchema(
     ),
 )  # fmt: skip
 
+_OWN_TIME = (
+    ("compute_ns", "time in which compute runs."),
+    ("copy_ns", "copies under neither compute nor communication."),
+    ("comm_ns", "collectives of other groups with no compute beside them."),
+    ("host_bound_ns", "idle until the next row had been launched; null in host mode."),
+    ("rest_ns", "launched but held back, or without a launch in the trace."),
+)
+
+STRAGGLERS = TableSchema(
+    name="stragglers",
+    doc="One row a rank and step: how the rank arrives at collectives. Lateness is the start of the last rank less "
+    "that of the rank before it. own = compute + copy + comm + host_bound + rest; late = own − before + began.",
+    sort_by=("rank", "step"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("step", pa.int32(), "Step in which the collectives were launched; null outside of all."),
+        Column("num_collectives", pa.int64(), "Matched collectives of which the rank is a member.", nullable=False),
+        Column("num_last", pa.int64(), "Of these, at which it started last.", nullable=False),
+        Column("num_late", pa.int64(), "Of these, last by more than a tie; what follows is of these.", nullable=False),
+        Column("num_independent", pa.int64(), "Of these, not the same delay seen again.", nullable=False),
+        Column("delay_ns", pa.int64(), "What is new in the lateness of the independent ones, summed.", nullable=False),
+        Column("late_ns", pa.int64(), "Lateness, summed.", nullable=False),
+        Column("median_late_ns", pa.float64(), "Median lateness; null where it is never late."),
+        Column("began_ns", pa.int64(), "How much later than the rank before its own time began.", nullable=False),
+        Column("own_ns", pa.int64(), "Own time since the group's previous collective, summed.", nullable=False),
+        *(Column(f"own_{name}", pa.int64(), f"Of it, {doc}") for name, doc in _OWN_TIME),
+        Column("before_ns", pa.int64(), "Own time of the rank before it in the same intervals.", nullable=False),
+        *(Column(f"before_{name}", pa.int64(), f"Of it, {doc}") for name, doc in _OWN_TIME),
+    ),
+)  # fmt: skip
+
 HTA_OVERLAP = TableSchema(
     name="hta_overlap",
     doc="HTA's overlap and temporal breakdown beside ours, over the rows that HTA keeps, each row whole.",
@@ -277,6 +308,7 @@ TABLES: tuple[TableSchema, ...] = (
     GATHERS,
     MEMORY,
     WIRE,
+    STRAGGLERS,
     HTA_OVERLAP,
     HTA_IDLE,
     HTA_KERNELS,

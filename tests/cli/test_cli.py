@@ -98,6 +98,15 @@ def test_analyze_prints_a_summary_and_where_the_report_is(run_folder: Path) -> N
     assert (run_folder / "analysis" / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_the_summary_says_whether_a_rank_is_a_straggler(tmp_path: Path) -> None:
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(0, 0, 1000).compute(900, 910)
+        trace.all_gather(100 + 20 * rank, 200).write(tmp_path / "run")
+    done = zerotrace("analyze", str(tmp_path / "run"), "--no-hta", "--no-report")
+    said = " ".join(done.stdout.split())
+    assert "Too few delays to tell a straggler from chance. In these steps rank 1 was late by 20.0 µs a step" in said
+
+
 def test_a_summary_fits_80_columns_and_is_plain_when_piped(run_folder: Path) -> None:
     command = [sys.executable, "-m", "zerotrace", "analyze", str(run_folder), "--no-report", "--no-hta"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})

@@ -38,7 +38,12 @@ def test_partition_equals_the_independent_figures_to_the_nanosecond(run: str, tm
 @pytest.mark.parametrize("run", RUNS)
 def test_collectives_equal_the_independent_figures_to_the_byte(run: str, tmp_path: Path) -> None:
     expected = EXPECTED[f"pcie/{run}"]
-    analyze([CAPTURES / "pcie" / run], tmp_path / "a", AnalyzeOptions(hta=False))
+    analysis, _, _ = analyze([CAPTURES / "pcie" / run], tmp_path / "a", AnalyzeOptions(hta=False))
+    assert analysis.stragglers is not None
+    assert analysis.stragglers.num_collectives == expected["matched"]
+    assert {str(one.rank): one.num_last for one in analysis.stragglers.ranks if one.num_last} == expected[
+        "last_arrivals"
+    ]
     collectives = pq.read_table(tmp_path / "a" / "collectives.parquet").to_pandas()
     assert collectives["collective"].notna().all()
     once = collectives.drop_duplicates("collective")

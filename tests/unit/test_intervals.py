@@ -67,6 +67,12 @@ def test_clip_keeps_the_part_inside(pairs: list[tuple[int, int]], start: int, en
     assert (painted(got) == (occupancy(pairs) & inside)).all()
 
 
+@given(raw_intervals, st.lists(st.integers(-3, AXIS + 3), max_size=8))
+def test_length_before_counts_what_lies_ahead_of_each_time(pairs: list[tuple[int, int]], times: list[int]) -> None:
+    got = make(pairs).length_before(np.array(times, dtype=np.int64))
+    assert got.tolist() == [int(occupancy(pairs)[: max(time, 0)].sum()) for time in times]
+
+
 @given(raw_intervals, raw_intervals)
 def test_parts_of_a_set_close(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     first, second = make(a), make(b)

@@ -16,6 +16,9 @@ from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import StepWindow
 from zerotrace.tables import BoolArray
 
+# The launch of a row whose launch is not in the trace.
+_NEVER = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceRows:
@@ -141,12 +144,8 @@ def idle_causes(busy: Intervals, rows: DeviceRows, window: StepWindow) -> IdleCa
     is_tail = gaps.ends == window.end_ns
     tail = int((gaps.ends - gaps.starts)[is_tail].sum())
     start, end = gaps.starts[~is_tail], gaps.ends[~is_tail]
-    never = np.iinfo(np.int64).max
-    row_start, first = np.unique(rows.start, return_index=True)
-    returned = np.where(rows.launch_thread >= 0, rows.launch_end, never)
-    earliest = np.minimum.reduceat(returned, first) if first.size else returned
-    launched = earliest[np.searchsorted(row_start, end)] if end.size else end
-    linked = launched != never
+    launched = _launched(rows, end)
+    linked = launched != _NEVER
     host_bound = Intervals.union(start[linked], np.clip(launched, start, end)[linked])
     return IdleCauses(
         host_bound=host_bound,
@@ -154,6 +153,33 @@ def idle_causes(busy: Intervals, rows: DeviceRows, window: StepWindow) -> IdleCa
         tail_ns=tail,
         unlinked_ns=int((end - start)[~linked].sum()),
     )
+
+
+def host_bound(busy: Intervals, rows: DeviceRows, begin: int) -> Intervals:
+    """When a device is idle and the row that it runs next has not been launched: time it waits for the host.
+
+    Args:
+        busy: the device's busy time.
+        rows: rows of the same device, at least one.
+        begin: where the time before the first row begins.
+    """
+    gaps = Intervals.single(begin, int(rows.end.max())) - busy
+    launched = _launched(rows, gaps.ends)
+    return Intervals.union(gaps.starts, np.where(launched == _NEVER, gaps.starts, np.minimum(launched, gaps.ends)))
+
+
+def _launched(rows: DeviceRows, starts: Int64Array) -> Int64Array:
+    """When the rows that start at these times had been launched, the earliest of several; else :data:`_NEVER`.
+
+    Args:
+        rows: rows of one device.
+        starts: shape ``(n,)``; at each of them a row starts.
+    """
+    if not starts.size:
+        return starts
+    row_start, first = np.unique(rows.start, return_index=True)
+    returned = np.where(rows.launch_thread >= 0, rows.launch_end, _NEVER)
+    return np.asarray(np.minimum.reduceat(returned, first)[np.searchsorted(row_start, starts)], dtype=np.int64)
 
 
 def _cut(intervals: Intervals, points: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -95,6 +95,12 @@ class CollectiveRows:
         return cls(**columns)
 
 
+def comm_rows(events: pa.Table) -> Int64Array:
+    """Rows of an event table that are communication, in the order of their start."""
+    rows = np.flatnonzero(equals(events, "category", Category.COMM.value))
+    return rows[np.argsort(ints(events, "start_ns")[rows], kind="stable")]
+
+
 def collective_rows(
     rank: int, events: pa.Table, windows: Sequence[StepWindow], launches: Launches, labels: LabelSpans
 ) -> CollectiveRows:
@@ -107,10 +113,8 @@ def collective_rows(
         launches: launches of ``events``.
         labels: labels of ``events``.
     """
-    rows = np.flatnonzero(equals(events, "category", Category.COMM.value))
-    start = ints(events, "start_ns")
-    rows = rows[np.argsort(start[rows], kind="stable")]
-    start = start[rows]
+    rows = comm_rows(events)
+    start = ints(events, "start_ns")[rows]
     told = tell(events, rows, launches, labels)
     return CollectiveRows(
         rank=np.full(rows.size, rank, dtype=np.int64),

@@ -22,12 +22,15 @@ class Calls:
     Attributes:
         row: row of the event table.
         thread: which thread makes it, as an index into :attr:`Launches.sync_calls`.
-        waits: whether the host waits for the device in it.
+        waits: whether it is a synchronising call.
+        holds: whether it is one that never returns before the device has done what it waits for. Asynchronous copies
+            are not: they hold the host only at times.
     """
 
     row: Int64Array
     thread: Int64Array
     waits: BoolArray
+    holds: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +70,7 @@ def find_launches(events: pa.Table) -> Launches:
     correlation, correlated = optional_ints(events, "correlation")
     rows = np.flatnonzero(_is_call(events))
     num_threads, thread_of_call = number_pairs(ints(events, "pid")[rows], ints(events, "tid")[rows])
-    calls = Calls(rows, thread_of_call, _waits(events, rows))
+    calls = Calls(rows, thread_of_call, *_waits(events, rows))
     linked = np.zeros(events.num_rows, dtype=bool)
     start: Int64Array = np.array(row_start)
     end: Int64Array = np.array(row_start)
@@ -105,8 +108,9 @@ def _is_call(events: pa.Table) -> BoolArray:
     return np.isin(cat, [code for code, name in enumerate(names) if name in RUNTIME_CATS])
 
 
-def _waits(events: pa.Table, calls: Int64Array) -> BoolArray:
-    """Which of the calls synchronise, by their names."""
+def _waits(events: pa.Table, calls: Int64Array) -> tuple[BoolArray, BoolArray]:
+    """Which of the calls synchronise by their names, and which of these are not asynchronous."""
     names, distinct = codes_and_names(events, "name")
     synchronising = [i for i, name in enumerate(distinct) if any(part in name for part in SYNCHRONISING)]
-    return np.isin(names[calls], synchronising)
+    waits = np.isin(names[calls], synchronising)
+    return waits, waits & ~np.isin(names[calls], [i for i in synchronising if "Async" in distinct[i]])

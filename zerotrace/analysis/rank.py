@@ -13,6 +13,7 @@ from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
 from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
 from zerotrace.analysis.launches import find_launches, on_device
+from zerotrace.analysis.own_time import OwnTimes, own_times
 from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
 from zerotrace.analysis.wire import RankTraffic, rank_traffic
 from zerotrace.intervals import Int64Array, Intervals
@@ -47,6 +48,8 @@ class RankAnalysis:
     collectives: CollectiveRows
     exposed_rows_ns: Int64Array
     """Of each of these rows, how long no compute runs beside it."""
+    own: OwnTimes
+    """What the rank did by itself ahead of each row of ``collectives``."""
     evidence: tuple[RankEvidence, ...]
     """What the waits of streams and calls say of blocking time, one entry a device; none without them."""
     traffic: RankTraffic
@@ -96,6 +99,7 @@ def analyse_rank(
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
         collectives=rows,
         exposed_rows_ns=exposed_part(rows, {time.device: time.exposed for time in times}),
+        own=own_times(rows, events, times, causes, windows, launches),
         evidence=tuple(
             found
             for why in causes

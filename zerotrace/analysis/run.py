@@ -18,9 +18,12 @@ from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.gathers.run import gather_of_rows, run_gathers, with_gathers
 from zerotrace.analysis.gathers.table import gathers_table
+from zerotrace.analysis.lateness import lateness_table
+from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
+from zerotrace.analysis.stragglers import find_stragglers
 from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, wire_ledger, wire_table
 from zerotrace.errors import TraceError
@@ -37,7 +40,17 @@ from zerotrace.model import (
     StepPartition,
     WireLedger,
 )
-from zerotrace.schema import COLLECTIVES, GATHERS, HTA_IDLE, HTA_KERNELS, HTA_OVERLAP, PARTITION, STEPS, WIRE
+from zerotrace.schema import (
+    COLLECTIVES,
+    GATHERS,
+    HTA_IDLE,
+    HTA_KERNELS,
+    HTA_OVERLAP,
+    PARTITION,
+    STEPS,
+    STRAGGLERS,
+    WIRE,
+)
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
@@ -147,6 +160,7 @@ def analyze(
             analysis = replace(analysis, verdict=with_baseline(analysis.verdict, baseline))
         if meeting is not None:
             write_arrow(folder, COLLECTIVES, collectives_table(meeting, gather_of_rows(gathers, meeting)))
+            analysis = _with_stragglers(analysis, meeting, readings, folder)
         if gathers.parts:
             write_arrow(folder, GATHERS, gathers_table(gathers.parts))
         write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
@@ -248,6 +262,16 @@ def _wire(readings: Sequence[RankReading], steps: Set[tuple[int, int]], told: Le
 
 def _split(analysis: RankAnalysis, meeting: Meeting | None) -> tuple[StepPartition, ...]:
     return analysis.partition if meeting is None else split_waiting(analysis, meeting)
+
+
+def _with_stragglers(analysis: Analysis, meeting: Meeting, readings: Sequence[RankReading], folder: Path) -> Analysis:
+    own = OwnTimes.concatenate([reading.analysis.own for reading in readings])
+    num_steps = len({part.step for part in analysis.partition if part.known})
+    found, steps = find_stragglers(meeting, own, num_steps)
+    if not found.num_collectives:
+        return analysis
+    write_arrow(folder, STRAGGLERS, lateness_table(steps))
+    return replace(analysis, stragglers=found)
 
 
 def _with_hta(analysis: Analysis, folder: Path) -> Analysis:

@@ -34,6 +34,8 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
             console.print(line)
     for sentence in gather_lines(analysis):
         console.print(Text(printable(sentence)))
+    if analysis.stragglers is not None:
+        console.print(Text(analysis.stragglers.sentence))
     for finding in analysis.findings[:_MAX_FINDINGS]:
         _print_finding(console, finding)
     for note in analysis.diagnostics:

@@ -29,6 +29,7 @@ from zerotrace.model.memory import (
 )
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
+from zerotrace.model.stragglers import Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
 from zerotrace.model.vocabulary import OWNER_MEANINGS, Attribution, Category, Level, Mode, Owner, WindowKind
 from zerotrace.model.wire import CollectiveKind, Origin, WireCause, WireKey, WireLedger, WireRole, WireTraffic
 
@@ -65,12 +66,14 @@ __all__ = [
     "LabelsRecord",
     "LadderStep",
     "LatePrefetch",
+    "Lateness",
     "LedgerLine",
     "Level",
     "MemoryReport",
     "Mode",
     "ModelShape",
     "Origin",
+    "OwnTime",
     "OwnedBytes",
     "Owner",
     "OwnerGap",
@@ -86,8 +89,11 @@ __all__ = [
     "SlackBin",
     "Spread",
     "StepArrivals",
+    "StepLateness",
     "StepPartition",
     "StepWindow",
+    "StragglerVerdict",
+    "Stragglers",
     "TraceSource",
     "Verdict",
     "WindowKind",

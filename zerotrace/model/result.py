@@ -13,6 +13,7 @@ from zerotrace.model.gathers import GatherReport
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
+from zerotrace.model.stragglers import Stragglers
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
 from zerotrace.model.wire import WireLedger
 
@@ -126,6 +127,8 @@ class Analysis:
     """Why there are none, one sentence; ``None`` where there are some."""
     findings: tuple[Finding, ...] = ()
     """What costs the run most, worst first; nothing within the noise of the step time."""
+    stragglers: Stragglers | None = None
+    """Who arrives last at collectives, and whether chance explains it; ``None`` where none was matched."""
     blocking_check: BlockingCheck | None = None
     """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
     hta: HtaReport | None = None
