@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from zerotrace.analysis.arrivals import Arrivals, arrivals
-from zerotrace.analysis.bandwidth import bandwidths, bytes_moved
+from zerotrace.analysis.bandwidth import bandwidths, bytes_moved, unknown_types
+from zerotrace.analysis.clock_report import report_clocks
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.matching import Matches, match
 from zerotrace.analysis.partition import split_exposed
+from zerotrace.analysis.profiler_start import ProfilerStart, find_profiler_start
 from zerotrace.analysis.rank import RankAnalysis
+from zerotrace.analysis.unmatched import unmatched
+from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import NO_STEP
 from zerotrace.intervals import Int64Array, Intervals
-from zerotrace.model import Diagnostic, Level, StepPartition
+from zerotrace.model import ClockReport, Diagnostic, StepPartition, StepWindow
 from zerotrace.schema import COLLECTIVES
 from zerotrace.tables import float_array, int_array
 
 
 @dataclass(frozen=True, eq=False)
 class Meeting:
-    """The collectives of a run, matched over its ranks."""
+    """The collectives of a run, matched over its ranks.
+
+    Times in ``rows`` are on each rank's own clock. ``arrivals`` compares them on the clock of the lowest rank's
+    host: what ``matches.clocks.of_rows(rows.rank)`` gives is taken off first.
+    """
 
     rows: CollectiveRows
     matches: Matches
     arrivals: Arrivals
+    clock: ClockReport
+    profiler_start: ProfilerStart
+    """Rows whose waiting is not the training's: no figure of who is late may count them."""
+    notes: tuple[Diagnostic, ...]
+    """What weakens figures that compare ranks."""
 
 
-def meet(analyses: Sequence[RankAnalysis]) -> Meeting | None:
-    """Matches the collectives of all ranks; ``None`` where there is one rank, or no communication at all."""
+def meet(
+    analyses: Sequence[RankAnalysis], hosts: Mapping[int, str | None], windows: Sequence[StepWindow]
+) -> Meeting | None:
+    """Matches the collectives of all ranks; ``None`` where there is one rank, or no communication at all.
+
+    Args:
+        analyses: all ranks, in rising order.
+        hosts: name of each rank's host; ``None`` where it is not known.
+        windows: step windows of all ranks.
+    """
     rows = CollectiveRows.concatenate([analysis.collectives for analysis in analyses])
     if len(analyses) < 2 or not len(rows):
         return None
-    matches = match(rows, len(analyses))
-    return Meeting(rows, matches, arrivals(rows, matches))
+    matches = match(rows, hosts)
+    found = arrivals(rows, matches)
+    first_ns = {analysis.rank: analysis.first_ns for analysis in analyses}
+    started = find_profiler_start(rows, matches, found, first_ns, windows)
+    clock, clock_notes = report_clocks(rows, matches)
+    notes = (*clock_notes, *started.notes, *unmatched(rows, matches), *unknown_types(rows))
+    return Meeting(rows, matches, found, clock, started, notes)
 
 
 def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartition, ...]:
@@ -48,34 +74,17 @@ def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartiti
         analysis: one rank.
         meeting: all of them.
     """
-    rank = analysis.collectives.rank[:1]
-    mine = np.flatnonzero(meeting.rows.rank == rank[0]) if rank.size else np.empty(0, dtype=np.int64)
-    start, end = meeting.rows.start[mine], meeting.rows.end[mine]
-    arrived = start + np.maximum(meeting.arrivals.wait[mine], 0)
-    parts = []
-    for part in analysis.partition:
-        here = meeting.rows.device[mine] == (ABSENT if part.device is None else part.device)
-        transferring = Intervals.union(arrived[here], end[here])
-        parts.append(split_exposed(part, analysis.exposed[part.device], transferring))
-    return tuple(parts)
-
-
-def unmatched(meeting: Meeting) -> Iterator[Diagnostic]:
-    """One diagnostic a rank whose collectives found no partner."""
-    lonely = meeting.matches.collective == ABSENT
-    for rank in np.unique(meeting.rows.rank[lonely]).tolist():
-        rows = meeting.rows.take(lonely & (meeting.rows.rank == rank))
-        time_us = int((rows.end - rows.start).sum()) / 1000
-        named = ", ".join(dict.fromkeys(str(seq) for seq in rows.seq.tolist()[:8] if seq != ABSENT))
-        which = f" (Seq {named})" if named else ""
-        yield Diagnostic(
-            code="unmatched_collective",
-            level=Level.WARNING,
-            count=len(rows),
-            message=f"rank {rank}: {len(rows)} collectives{which} of {time_us:.0f} µs have no partner on the other "
-            "ranks; counted as transfer",
-            hint="records were lost, or the profilers did not start and stop at the same step",
-        )
+    low, high = np.searchsorted(meeting.rows.rank, (analysis.rank, analysis.rank + 1)).tolist()
+    start, end = meeting.rows.start[low:high], meeting.rows.end[low:high]
+    arrived = start + np.maximum(meeting.arrivals.wait[low:high], 0)
+    device = meeting.rows.device[low:high]
+    transferring = {}
+    for index in analysis.exposed:
+        here = device == (ABSENT if index is None else index)
+        transferring[index] = Intervals.union(arrived[here], end[here])
+    return tuple(
+        split_exposed(part, analysis.exposed[part.device], transferring[part.device]) for part in analysis.partition
+    )
 
 
 def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:
@@ -92,6 +101,8 @@ def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:
     transfer = _of_collective(found.transfer, which)
     algbw, busbw = bandwidths(rows, size, transfer, known)
     last = _of_collective(found.last_rank, which)
+    clocks = meeting.matches.clocks
+    offset, known_clock = clocks.of_rows(rows.rank), clocks.known[clocks.hosts(rows.rank)]
     everywhere = np.ones(len(rows), dtype=bool)
     integers = {
         "collective": (which, known),
@@ -111,8 +122,17 @@ def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:
         "last_rank": (last, known & (last != ABSENT)),
         "num_members": (_of_collective(found.num_members, which), known),
         "gather": (gather, gather != ABSENT),
+        "clock_offset_ns": (offset, known_clock),
+        "profiler_start_ns": (found.wait, meeting.profiler_start.waits),
     }
-    texts = {"name": rows.name, "group": rows.group, "dtype": rows.dtype, "phase": rows.phase}
+    by = np.where(known, meeting.matches.by_order, -1).astype(np.int32)
+    texts = {
+        "name": rows.name,
+        "group": rows.group,
+        "dtype": rows.dtype,
+        "phase": rows.phase,
+        "matched_by": Texts(by, ["Seq", "order"]),
+    }
     ratios = {"algbw_gbps": algbw, "busbw_gbps": busbw}
     schema = COLLECTIVES.arrow()
     arrays = []

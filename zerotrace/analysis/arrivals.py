@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
+from zerotrace.analysis.grouping import extremes
 from zerotrace.analysis.matching import Matches
 from zerotrace.intervals import Int64Array
 
@@ -17,7 +18,7 @@ class Arrivals:
 
     Attributes:
         num_members: rows that were found.
-        arrival: latest start over the members.
+        arrival: latest start over the members, on the clock of the lowest rank's host.
         skew: arrival minus earliest start.
         transfer: shortest duration over the members.
         last_rank: who arrived last; absent where several did.
@@ -36,19 +37,14 @@ def arrivals(rows: CollectiveRows, matches: Matches) -> Arrivals:
     """Waiting and transfer of every matched collective.
 
     Args:
-        rows: rows of all ranks, on one clock.
-        matches: which of them are one collective.
+        rows: rows of all ranks, each on its own clock.
+        matches: which of them are one collective, and how far the clocks are apart.
     """
     matched = np.flatnonzero(matches.collective != ABSENT)
     which = matches.collective[matched]
-    start, duration = rows.start[matched], (rows.end - rows.start)[matched]
-    huge = np.iinfo(np.int64).max
-    arrival = np.full(matches.count, -huge, dtype=np.int64)
-    earliest = np.full(matches.count, huge, dtype=np.int64)
-    transfer = np.full(matches.count, huge, dtype=np.int64)
-    np.maximum.at(arrival, which, start)
-    np.minimum.at(earliest, which, start)
-    np.minimum.at(transfer, which, duration)
+    start = rows.start[matched] - matches.clocks.of_rows(rows.rank[matched])
+    earliest, arrival = extremes(which, start, matches.count)
+    transfer, _ = extremes(which, (rows.end - rows.start)[matched], matches.count)
     is_last = start == arrival[which]
     num_last = np.bincount(which[is_last], minlength=matches.count)
     last_rank = np.full(matches.count, ABSENT, dtype=np.int64)

@@ -7,11 +7,14 @@ all-reduce, (n−1)/n for all-gather, reduce-scatter and all-to-all, 1 for broad
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.intervals import Int64Array
+from zerotrace.model import Diagnostic, Level
 from zerotrace.tables import BoolArray
 
 #: Bytes of an element. A type that is not here has no size that could be known.
@@ -29,6 +32,21 @@ def bytes_moved(rows: CollectiveRows) -> Int64Array:
     width = widths[rows.dtype.codes]
     elements = np.where(rows.name.where(_is_gather), rows.out_elements, rows.in_elements)
     return np.where((width == ABSENT) | (elements == ABSENT), ABSENT, elements * width)
+
+
+def unknown_types(rows: CollectiveRows) -> Iterator[Diagnostic]:
+    """Says which element types have no size that could be known, so that bytes and bandwidths are null."""
+    for code, text in enumerate(rows.dtype.distinct):
+        if text in ELEMENT_BYTES:
+            continue
+        count = int((rows.dtype.codes == code).sum())
+        yield Diagnostic(
+            code="unknown_dtype",
+            level=Level.WARNING,
+            count=count,
+            message=f"{count} rows of communication are of element type {text}, whose size is not known: their bytes "
+            "and bandwidths are null",
+        )
 
 
 def bandwidths(

@@ -1,25 +1,43 @@
 """Which rows of communication are one collective.
 
 A collective is matched on (member ranks, group name, Seq, collective name). Where Seq is absent, by order within
-(member ranks, group name) of a step, checked on name, dtype and element counts. What cannot be matched is listed,
-never paired by force.
+(member ranks, group name) of a step, checked on name, element type and element counts, and on time: all members run
+at one moment. Where ranks have different numbers of rows, those that look alike and end together are one; then order
+counts from the end. What cannot be matched is listed, never paired by force.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
+from zerotrace.analysis.clocks import HostClocks, end_differences, hosts_of, measure, slack, vote
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
-from zerotrace.ingest.columns import Texts
+from zerotrace.analysis.grouping import combined, extremes, medians, numbered
+from zerotrace.analysis.groups import Groups, find_groups
+from zerotrace.analysis.leftovers import match_by_ends, match_from_the_end
+from zerotrace.analysis.pairing import Candidates, by_seq, candidates, in_order, plausible
 from zerotrace.intervals import Int64Array
 from zerotrace.tables import BoolArray
 
-#: Ends of one collective on two ranks of one host agree within this; used only where counts differ.
-END_TOLERANCE_NS = 50_000
+
+class Reason(IntEnum):
+    """Why a row has no partner."""
+
+    MATCHED = 0
+    NO_PARTNER = 1
+    """No row of another member is of the same collective: records were lost, or windows differ."""
+    APART = 2
+    """The row that order pairs it with runs at another time."""
+    NOT_A_MEMBER = 3
+    """The row's rank is no member of its group: ranks were mixed up."""
+    PEERS_MISSING = 4
+    """The group's other members are not in the run."""
+    UNTOLD = 5
+    """The trace does not tell with whom: groups of equal name and size, or a transfer without its other side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +45,21 @@ class Matches:
     """Which rows are one collective.
 
     Attributes:
-        collective: shape ``(num_rows,)``; number of the collective of each row, :data:`ABSENT` for unmatched rows.
-        by_order: whether any was matched by order, for want of Seq.
+        collective: shape ``(num_rows,)``; number of the collective of each row, in the order of their starts,
+            :data:`ABSENT` for unmatched rows.
+        by_order: shape ``(num_rows,)``; whether it was matched without Seq.
+        reason: shape ``(num_rows,)``; a :class:`Reason`.
+        apart_ns: rank -> how far its rows that are :attr:`Reason.APART` end from those of the lowest rank, the median.
+        groups: process groups.
+        clocks: the hosts' clocks.
     """
 
     collective: Int64Array
-    by_order: bool
+    by_order: BoolArray
+    reason: Int64Array
+    apart_ns: Mapping[int, float]
+    groups: Groups
+    clocks: HostClocks
 
     @property
     def count(self) -> int:
@@ -40,140 +67,111 @@ class Matches:
         return int(self.collective.max(initial=ABSENT)) + 1
 
 
-def match(rows: CollectiveRows, num_ranks: int) -> Matches:
+def match(rows: CollectiveRows, hosts: Mapping[int, str | None]) -> Matches:
     """Finds the rows that are one collective.
 
     Args:
         rows: rows of all ranks, each rank's in the order of start.
-        num_ranks: ranks whose traces are there.
+        hosts: name of each rank's host; ``None`` where it is not known.
     """
-    collective = np.full(len(rows), ABSENT, dtype=np.int64)
-    has_seq = rows.seq != ABSENT
-    if has_seq.any():
-        found = _match_by_seq(rows.take(has_seq))
-        collective[has_seq] = found
-    count = int(collective.max(initial=ABSENT)) + 1
-    without = np.flatnonzero(~has_seq)
-    if without.size and num_ranks > 1:
-        found = _match_by_order(rows.take(without), num_ranks)
-        collective[without] = np.where(found == ABSENT, ABSENT, found + count)
-    return Matches(collective, by_order=bool(without.size and (collective[without] != ABSENT).any()))
+    groups = find_groups(rows)
+    own = candidates(rows, groups)
+    search = _Search(own, groups)
+    search.pair_by_seq()
+    first, tentative = search.by_order(own, per_step=True)
+    certain = search.with_tentative(first, tentative)
+    clocks = measure(hosts_of(hosts), own, certain)
+    if not clocks.known.all():
+        clocks = vote(clocks, own)
+    shared, slack_ns = own.earlier_by(clocks.of_rows(own.rank)), slack(clocks, own, certain)
+    search.pair(first, np.where(plausible(shared, first, tentative, slack_ns), tentative, ABSENT))
+    search.reject(first, tentative, shared)
+    rest, key = search.by_order(shared, per_step=False)
+    search.pair(rest, np.where(plausible(shared, rest, key, slack_ns), key, ABSENT))
+    left = search.left(~own.host)
+    search.pair(left, match_by_ends(shared, left, groups, slack_ns) if left.size else left)
+    left = search.left((own.seq == ABSENT) & ~groups.crowded[groups.of_row])
+    search.pair(left, match_from_the_end(shared, left, slack_ns) if left.size else left)
+    return search.result(shared, clocks)
 
 
-def _match_by_seq(rows: CollectiveRows) -> Int64Array:
-    key = _combined(rows.group.codes, rows.seq, _without_direction(rows.name).codes, rows.src, rows.dst)
-    # One row a rank: a second of the same key is no second collective, and is not paired.
-    first = _first_of(_combined(key, rows.rank))
-    return _numbered(np.where(first, key, ABSENT), rows.rank)
+class _Search:
+    """Keys of collectives, found pass by pass: each looks at what those before it have left."""
 
+    def __init__(self, rows: Candidates, groups: Groups) -> None:
+        self.rows, self.groups = rows, groups
+        self.num_here = groups.num_here[groups.of_row]
+        self.reason = np.full(rows.rank.size, int(Reason.NO_PARTNER), dtype=np.int64)
+        size = groups.size[groups.of_row]
+        self.reason[(self.num_here < 2) & (size != 1)] = Reason.PEERS_MISSING
+        self.reason[groups.one_sided | groups.crowded[groups.of_row]] = Reason.UNTOLD
+        self.reason[groups.foreign] = Reason.NOT_A_MEMBER
+        self.key: Int64Array = np.full(rows.rank.size, ABSENT, dtype=np.int64)
+        self.apart_ns: dict[int, float] = {}
+        self._count = 0
+        alone = np.flatnonzero((size == 1) & ~groups.foreign)  # a group of one waits for nobody
+        self.pair(alone, np.arange(alone.size), at_least=1)
+        hopeless = (self.num_here < 2) | groups.one_sided | groups.foreign
+        self._searching = np.flatnonzero(~hopeless & (self.key == ABSENT))
 
-def _match_by_order(rows: CollectiveRows, num_ranks: int) -> Int64Array:
-    block = _combined(rows.group.codes, rows.step)
-    signature = _combined(rows.name.codes, rows.dtype.codes, rows.in_elements, rows.out_elements)
-    ordinal = _ordinal(_combined(block, rows.rank))
-    even = _counts_agree(block, rows.rank, num_ranks)
-    key = np.where(even, _combined(block, ordinal), ABSENT)
-    # The n-th of each rank must also look the same on all of them.
-    low, high = _extremes(key, signature)
-    key = np.where(low == high, key, ABSENT)
-    for uneven in np.unique(block[~even]).tolist():
-        inside = np.flatnonzero(block == uneven)
-        key[inside] = _match_by_ends(
-            rows.rank[inside], rows.end[inside], signature[inside], key.max(initial=ABSENT) + 1
+    def left(self, wanted: BoolArray) -> Int64Array:
+        """Rows without a partner that may have one, among those that are wanted."""
+        free = (self.key == ABSENT)[self._searching] & wanted[self._searching]
+        left: Int64Array = self._searching[free]
+        return left
+
+    def pair_by_seq(self) -> None:
+        """Pairs rows with Seq."""
+        left = self.left((self.rows.seq != ABSENT) & ~self.groups.crowded[self.rows.group])
+        self.pair(left, by_seq(self.rows, left))
+        self.by_seq = self.key != ABSENT
+
+    def by_order(self, rows: Candidates, *, per_step: bool) -> tuple[Int64Array, Int64Array]:
+        """Rows without Seq that are left, and their keys by order."""
+        left = self.left((rows.seq == ABSENT) & ~self.groups.crowded[rows.group])
+        block = combined(rows.group[left], rows.step[left]) if per_step else rows.group[left]
+        return left, in_order(rows, left, block, self.num_here[left])
+
+    def with_tentative(self, left: Int64Array, key: Int64Array) -> Int64Array:
+        """Keys that are certain, and those of ``left`` that are not yet."""
+        both: Int64Array = self.key.copy()
+        both[left] = np.where(key == ABSENT, ABSENT, key + self._count)
+        return both
+
+    def reject(self, left: Int64Array, key: Int64Array, shared: Candidates) -> None:
+        """Says of rows that order would have paired by ``key``, and time did not, how far they are apart."""
+        refused = np.where(self.key[left] == ABSENT, key, ABSENT)
+        self.reason[left[refused != ABSENT]] = Reason.APART
+        ends = end_differences(shared.rank[left], shared.end[left], refused)
+        ranks, which = np.unique(shared.rank[left[ends.row]], return_inverse=True)
+        apart = medians(which.reshape(-1), ends.difference, ranks.size)
+        self.apart_ns = dict(zip(ranks.tolist(), apart.tolist()))
+
+    def pair(self, left: Int64Array, key: Int64Array, at_least: int = 2) -> None:
+        """Takes the keys of ``left`` that enough rows share."""
+        paired = np.flatnonzero(key != ABSENT)
+        which, count = numbered(key[paired])
+        enough = np.bincount(which, minlength=count) >= at_least
+        taken = paired[enough[which]]
+        self.key[left[taken]] = which[enough[which]] + self._count
+        self.reason[left[taken]] = Reason.MATCHED
+        self._count += count
+
+    def result(self, shared: Candidates, clocks: HostClocks) -> Matches:
+        """The collectives in the order of their starts, on clocks measured with all of them."""
+        matched = np.flatnonzero(self.key != ABSENT)
+        which, count = numbered(self.key[matched])
+        earliest, _ = extremes(which, shared.start[matched], count)
+        rank, _ = extremes(which, shared.rank[matched], count)
+        place = np.empty(count, dtype=np.int64)
+        place[np.lexsort((rank, earliest))] = np.arange(count)
+        collective = np.full(self.key.size, ABSENT, dtype=np.int64)
+        collective[matched] = place[which]
+        return Matches(
+            collective=collective,
+            by_order=(collective != ABSENT) & ~self.by_seq,
+            reason=self.reason,
+            apart_ns=self.apart_ns,
+            groups=self.groups,
+            clocks=measure(clocks, self.rows, collective),
         )
-    return _numbered(key, rows.rank)
-
-
-def _match_by_ends(rank: Int64Array, end: Int64Array, signature: Int64Array, first_key: int) -> Int64Array:
-    """Pairs rows of a step in which ranks have different numbers of them, where records were lost or cut off.
-
-    A collective ends on all its members at one moment, so each row looks for the row of equal looks that ends when
-    it does. What finds none on every other rank stays unmatched.
-    """
-    ranks = np.unique(rank)
-    reference = np.flatnonzero(rank == ranks[0])
-    reference = reference[np.argsort(end[reference], kind="stable")]
-    partners = np.full((reference.size, ranks.size), ABSENT, dtype=np.int64)
-    partners[:, 0] = reference
-    for column, other in enumerate(ranks[1:].tolist(), start=1):
-        theirs = np.flatnonzero(rank == other)
-        theirs = theirs[np.argsort(end[theirs], kind="stable")]
-        for row, mine in enumerate(reference.tolist()):
-            near = theirs[np.abs(end[theirs] - end[mine]) <= END_TOLERANCE_NS]
-            near = near[signature[near] == signature[mine]]
-            if near.size == 1:
-                partners[row, column] = near[0]
-    key = np.full(rank.size, ABSENT, dtype=np.int64)
-    whole = partners[(partners != ABSENT).all(axis=1)]
-    taken, times = np.unique(whole, return_counts=True)
-    ambiguous = set(taken[times > 1].tolist())
-    for number, members in enumerate(whole.tolist()):
-        if not ambiguous.intersection(members):
-            key[members] = first_key + number
-    return key
-
-
-def _numbered(key: Int64Array, rank: Int64Array) -> Int64Array:
-    """Numbers the keys that several ranks share from 0 on; the others are unmatched."""
-    used = np.flatnonzero(key != ABSENT)
-    distinct, which = np.unique(key[used], return_inverse=True)
-    low, high = np.full(distinct.size, np.iinfo(np.int64).max), np.full(distinct.size, ABSENT, dtype=np.int64)
-    np.minimum.at(low, which, rank[used])
-    np.maximum.at(high, which, rank[used])
-    shared = low != high
-    number = np.where(shared, np.cumsum(shared) - 1, ABSENT)
-    result = np.full(key.size, ABSENT, dtype=np.int64)
-    result[used] = number[which]
-    return result
-
-
-def _counts_agree(block: Int64Array, rank: Int64Array, num_ranks: int) -> BoolArray:
-    """Rows whose block has equally many rows on every rank that has the block's group at all."""
-    pairs, which, counts = np.unique(np.stack((block, rank), axis=1), axis=0, return_inverse=True, return_counts=True)
-    low, high = _extremes(pairs[:, 0], counts)
-    members = np.bincount(np.unique(pairs[:, 0], return_inverse=True)[1].ravel())
-    full = members[np.unique(pairs[:, 0], return_inverse=True)[1].ravel()] == num_ranks
-    return np.asarray(((low == high) & full)[which.ravel()], dtype=bool)
-
-
-def _extremes(key: Int64Array, values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """For each entry, the smallest and largest value among the entries of its key."""
-    _, which = np.unique(key, return_inverse=True)
-    which = which.ravel()
-    low = np.full(which.max(initial=0) + 1, np.iinfo(np.int64).max, dtype=np.int64)
-    high = np.full(low.size, np.iinfo(np.int64).min, dtype=np.int64)
-    np.minimum.at(low, which, values)
-    np.maximum.at(high, which, values)
-    return low[which], high[which]
-
-
-def _ordinal(key: Int64Array) -> Int64Array:
-    """Position of each entry among the entries of its key, in their order."""
-    order = np.argsort(key, kind="stable")
-    fresh = np.concatenate(([True], key[order][1:] != key[order][:-1])) if key.size else np.empty(0, dtype=bool)
-    begin = np.maximum.accumulate(np.where(fresh, np.arange(key.size), 0))
-    ordinal = np.empty(key.size, dtype=np.int64)
-    ordinal[order] = np.arange(key.size) - begin
-    return ordinal
-
-
-def _first_of(key: Int64Array) -> BoolArray:
-    first = np.zeros(key.size, dtype=bool)
-    first[np.unique(key, return_index=True)[1]] = True
-    return first
-
-
-def _combined(*columns: npt.NDArray[np.integer[Any]]) -> Int64Array:
-    """One number for each distinct combination."""
-    combined = np.zeros(columns[0].size, dtype=np.int64)
-    for column in columns:
-        _, codes = np.unique(column, return_inverse=True)
-        codes = codes.ravel()
-        _, combined = np.unique(combined * (codes.max(initial=0) + 1) + codes, return_inverse=True)
-        combined = combined.ravel().astype(np.int64)
-    return combined
-
-
-def _without_direction(names: Texts) -> Texts:
-    """A send and its receive are one transfer."""
-    return names.map(lambda name: "send_recv" if name in ("send", "recv") else name)

@@ -40,6 +40,9 @@ _TOP_KERNELS = 12
 class RankAnalysis:
     """The figures of one rank, as far as they need no other."""
 
+    rank: int
+    first_ns: int
+    """Start of the first event of the trace: from when on the profiler recorded."""
     partition: tuple[StepPartition, ...]
     exposed: Mapping[int | None, Intervals]
     """Exposed communication of each device, over all steps: what is split once the peers are known."""
@@ -94,6 +97,8 @@ def analyse_rank(
         causes=causes,
     )
     return RankAnalysis(
+        rank=rank,
+        first_ns=int(ints(events, "start_ns").min()),
         partition=partition,
         exposed={time.device: time.exposed for time in times},
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},

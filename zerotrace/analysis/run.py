@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, unmatched
-from zerotrace.analysis.agreement import common_mode, disagreements
+from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting
+from zerotrace.analysis.agreement import common_mode, disagreements, hosts_of_ranks
 from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.collective_figures import collective_figures
 from zerotrace.analysis.evidence import check_blocking
@@ -150,7 +150,8 @@ def analyze(
     replaceable = options.force or found.replaceable
     with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
         readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
-        meeting = meet([reading.analysis for reading in readings])
+        windows = [window for reading in readings for window in reading.windows]
+        meeting = meet([reading.analysis for reading in readings], hosts_of_ranks(readings, manifest), windows)
         contents = name_inputs(request, digests | {path: digest_file(path) for path in logs})
         notes = [*skipped, *(note for path in logs for note in log_notes(path))]
         gathers = run_gathers(readings, meeting, told)
@@ -194,11 +195,12 @@ def _assemble(
 ) -> Analysis:
     mode = common_mode(readings)
     partition = [_split(reading.analysis, meeting) for reading in readings]
+    left_out = meeting.profiler_start.steps if meeting is not None else frozenset()
     summaries = tuple(
         summary
         for reading, parts in zip(readings, partition)
         for device, outside_ns in reading.analysis.outside_steps_ns.items()
-        if (summary := summarise_rank([p for p in parts if p.device == device], outside_ns)) is not None
+        if (summary := summarise_rank([p for p in parts if p.device == device], outside_ns, left_out)) is not None
     )
     if not summaries:
         raise TraceError(
@@ -208,7 +210,7 @@ def _assemble(
         )
     steps = {(part.rank, part.step) for parts in partition for part in parts if part.known}
     diagnostics = [*notes, *(note for reading in readings for note in reading.diagnostics), *disagreements(readings)]
-    diagnostics += unmatched(meeting) if meeting is not None else ()
+    diagnostics += meeting.notes if meeting is not None else ()
     return Analysis(
         zerotrace_version=VERSION,
         run_name=request.run_name,
@@ -218,9 +220,11 @@ def _assemble(
         windows=tuple(window for reading in readings for window in reading.windows),
         partition=tuple(part for parts in partition for part in parts),
         ranks=summaries,
+        left_out_steps=tuple(sorted(left_out)),
         verdict=judge(summaries, mode, told.manifest),
         top_kernels=tuple(kernel for reading in readings for kernel in reading.analysis.top_kernels),
         diagnostics=tuple(diagnostics),
+        clock=meeting.clock if meeting is not None else None,
         blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
         manifest=told.manifest,
         collectives=_collectives(readings, meeting, steps),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import fmean, median
 
 from zerotrace.model import Mode, RankRecord, RankSummary, RunManifest, Spread, StepPartition, Verdict, WindowKind
 from zerotrace.units import format_ns, format_ratio
 
 
-def summarise_rank(parts: Sequence[StepPartition], outside_steps_ns: int) -> RankSummary | None:
+def summarise_rank(
+    parts: Sequence[StepPartition], outside_steps_ns: int, left_out: Collection[int] = ()
+) -> RankSummary | None:
     """One device's mean step over its known steps; ``None`` if no step is known.
 
     Args:
         parts: the partition of each step on one device of one rank.
         outside_steps_ns: device time that lies in no step window.
+        left_out: steps that count only where there are no others.
     """
     known = [part for part in parts if part.known]
+    known = [part for part in known if part.step not in left_out] or known
     if not known:
         return None
     comm = _total(known, lambda p: p.comm_ns)

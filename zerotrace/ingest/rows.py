@@ -10,6 +10,7 @@ import numpy as np
 
 from zerotrace.ingest.classify import DEVICE_CATS, canonical_cat
 from zerotrace.ingest.columns import Texts, as_int
+from zerotrace.ingest.duplicates import find_duplicates
 from zerotrace.ingest.files import name_of
 from zerotrace.ingest.kineto import NO_ARGS, Args, Document, Event, decode_times_as_text
 from zerotrace.ingest.times import (
@@ -50,6 +51,19 @@ class EventRows:
         """Number of rows."""
         return len(self.events)
 
+    def take(self, rows: Int64Array) -> EventRows:
+        """The columns at ``rows``."""
+        return EventRows(
+            events=[self.events[row] for row in rows.tolist()],
+            args=[self.args[row] for row in rows.tolist()],
+            position=self.position[rows],
+            cats=self.cats.take(rows),
+            names=self.names.take(rows),
+            start_ns=self.start_ns[rows],
+            dur_ns=self.dur_ns[rows],
+            is_device=self.is_device[rows],
+        )
+
 
 def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
     """Picks the complete events with a usable time.
@@ -78,7 +92,7 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         _report_dropped(fault, bad, is_device, path, diagnostics)
     kept = np.flatnonzero(relevant & ~np.logical_or.reduce([bad for _, bad in faults]))
     chosen = events if kept.size == len(events) else [events[i] for i in kept.tolist()]
-    return EventRows(
+    rows = EventRows(
         events=chosen,
         args=[event.args or NO_ARGS for event in chosen],
         position=position[kept],
@@ -88,6 +102,26 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         dur_ns=dur_ns[kept],
         is_device=is_device[kept],
     )
+    return _without_duplicates(rows, path, diagnostics)
+
+
+def _without_duplicates(rows: EventRows, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
+    repeated = find_duplicates(rows.events, rows.args, rows.names, rows.start_ns, rows.dur_ns, rows.is_device)
+    count = int(repeated.sum())
+    if not count:
+        return rows
+    noun = ("device row" if rows.is_device.any() else "host event") + ("" if count == 1 else "s")
+    diagnostics.append(
+        Diagnostic(
+            code="duplicate_events",
+            level=Level.WARNING,
+            file=name_of(path),
+            count=count,
+            message=f"{name_of(path)}: {count} {noun} removed that repeat another one in name, time, place and ids",
+            hint="the profiler delivered a buffer twice; each record is counted once",
+        )
+    )
+    return rows.take(np.flatnonzero(~repeated))
 
 
 def _base_time(document: Document, path: Path, diagnostics: list[Diagnostic]) -> int:

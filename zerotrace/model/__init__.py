@@ -8,6 +8,7 @@ Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never ze
 from __future__ import annotations
 
 from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
+from zerotrace.model.clock import ClockReport, HostClock
 from zerotrace.model.collectives import CollectiveFigures, Collectives, CollectiveSample, StepArrivals
 from zerotrace.model.comparison import COMPARISON_VERSION, ComparedRun, Comparison, Work
 from zerotrace.model.finding import Finding, Gain, Place
@@ -44,6 +45,7 @@ __all__ = [
     "BlockingCheck",
     "BlockingEvidence",
     "Category",
+    "ClockReport",
     "CollectiveFigures",
     "CollectiveKind",
     "CollectiveSample",
@@ -58,6 +60,7 @@ __all__ = [
     "GatherReport",
     "GatherStep",
     "GatherTotals",
+    "HostClock",
     "HtaIdle",
     "HtaKernelType",
     "HtaOverlap",

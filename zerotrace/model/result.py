@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerotrace.model.blocking import BlockingCheck
+from zerotrace.model.clock import ClockReport
 from zerotrace.model.collectives import Collectives
 from zerotrace.model.finding import Finding
 from zerotrace.model.gathers import GatherReport
@@ -116,6 +117,8 @@ class Analysis:
     windows: tuple[StepWindow, ...]
     partition: tuple[StepPartition, ...]
     ranks: tuple[RankSummary, ...]
+    left_out_steps: tuple[int, ...] = ()
+    """Steps in which ranks wait for another one's profiler: in no mean, unless a rank has no others."""
     verdict: Verdict
     top_kernels: tuple[KernelTime, ...]
     """The names with the most device time on each rank, most first: the place to see what the rules took
@@ -131,6 +134,8 @@ class Analysis:
     """Who arrives last at collectives, and whether chance explains it; ``None`` where none was matched."""
     blocking_check: BlockingCheck | None = None
     """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
+    clock: ClockReport | None = None
+    """How well the clocks of the ranks agree; ``None`` where no collectives were compared."""
     hta: HtaReport | None = None
     collectives: Collectives | None = None
     """The collectives of the steps in figures; ``None`` where there are none."""

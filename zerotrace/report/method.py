@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotrace.model import Analysis, Attribution, Category, HtaOverlap, KernelTime, Mode
+from zerotrace.model import Analysis, Attribution, Category, ClockReport, HtaOverlap, KernelTime, Mode
 from zerotrace.report.summary import UNKNOWN
-from zerotrace.units import NS_PER_MS
+from zerotrace.units import NS_PER_MS, format_count, format_ns
 
 #: Recorded variables that nobody chose for the run: a label of the container image, and what a capture on the CPU
 #: sets by itself.
@@ -239,6 +239,34 @@ def kernel_rows(analysis: Analysis) -> tuple[KernelRow, ...]:
 def kernel_role(category: Category) -> str:
     """The colour of a category in a table; communication takes that of its exposed part."""
     return {Category.COMPUTE: "compute", Category.COMM: "exposed", Category.COPY: "copy"}[category]
+
+
+def clock_text(clock: ClockReport) -> str:
+    """How the clocks were compared, and what came of it."""
+    if not clock.num_ends:
+        return "No matched collective ends on all its members at one moment, so the clocks could not be compared."
+    compared = f"A collective ends on all its members at one moment: {format_count(clock.num_ends)} ends were compared "
+    left = (
+        f"with those on the lowest rank. They differ by {format_ns(clock.residual_median_ns)} in the median and "
+        f"{format_ns(clock.residual_worst_ns)} at worst"
+    )
+    if len(clock.hosts) == 1:
+        return f"{compared}{left}; within one host nothing is taken off."
+    return (
+        f"{compared}{left}, once the offset of each host’s clock is taken off: the median difference to the first "
+        "host. That is done where ranks are compared, and in the timeline; the tables keep each rank’s own clock."
+    )
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as ranges: ``0–7, 16``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ", ".join("–".join(map(str, run)) for run in runs)
 
 
 def hta_comparisons(analysis: Analysis) -> tuple[HtaComparison, ...]:

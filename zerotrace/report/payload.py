@@ -113,12 +113,12 @@ class _Blob:
 def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> TimelinePayload:
     """Encode all rows of device time (host time, in host mode) of a run.
 
-    Times count from the first row or window of the run. Where the clocks of ranks lie so far apart that a double
-    could not hold the difference (104 days: one trace without a base time, say) each rank counts from its own
-    first, and the note says so.
+    Times count from the first row or window of the run, on the clock of the first host: each rank's base is moved by
+    the offset of its host's clock. Where the clocks of ranks lie so far apart that a double could not hold the
+    difference (104 days: one trace without a base time, say) each rank counts from its own first. The note says so.
 
     Args:
-        analysis: the run; only its step windows are used.
+        analysis: the run; only its step windows and clocks are used.
         events: (rank, table in the schema ``EVENTS``), each rank once.
     """
     names, collectives = Vocabulary(), Vocabulary()
@@ -169,16 +169,18 @@ def _encode_group(rows: Rows, base_ns: int, blob: _Blob) -> Group:
 
 def _time_bases(analysis: Analysis, rows: Sequence[Rows]) -> tuple[dict[int, int], str | None]:
     """Zero of each rank's clock on the page, and what to say where they are not the same."""
-    first: dict[int, int] = {}
-    last = 0
     spans = [(w.rank, w.start_ns, w.end_ns) for w in analysis.windows]
     spans += [(r.rank, int(r.start[0]), int((r.start + r.duration).max())) for r in rows]
+    offset = {rank: analysis.clock.offset_of(rank) if analysis.clock else 0 for rank in {span[0] for span in spans}}
+    first: dict[int, int] = {}
+    last = 0
     for rank, start, end in spans:
         first[rank] = min(first.get(rank, start), start)
-        last = max(last, end)
+        last = max(last, end - offset[rank])
     if not first:
         return {}, None
-    base = min(first.values())
+    base = min(start - offset[rank] for rank, start in first.items())
     if last - base < _MAX_EXACT:
-        return dict.fromkeys(first, base), None
+        note = "Clocks of hosts are aligned here: see Method." if any(offset.values()) else None
+        return {rank: base + offset[rank] for rank in first}, note
     return first, "The clocks of the ranks lie more than 100 days apart: each rank starts at its own zero here."

@@ -1,0 +1,114 @@
+"""Partners for rows that neither Seq nor order could pair: records were lost, or windows begin and end differently."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.grouping import combined, extremes, is_first, numbered, ordinal
+from zerotrace.analysis.groups import Groups
+from zerotrace.analysis.pairing import Candidates, run_together
+from zerotrace.intervals import Int64Array
+from zerotrace.tables import BoolArray
+
+#: Ends of one collective on several devices lie within this, or within a part of its duration.
+END_TOLERANCE_NS = 100_000
+_END_TOLERANCE_RATIO = 0.1
+
+# Ends that lie nearer than this to each other are tried as one collective first; then half of it, and so on.
+_WIDEST_NS = 1_600_000
+_NARROWEST_NS = 500
+
+
+def match_by_ends(rows: Candidates, left: Int64Array, groups: Groups, slack_ns: int) -> Int64Array:
+    """A key of rows that look alike and end together, clearly nearer to each other than to any other such row.
+
+    A collective ends on all members at one moment. Rows of equal looks are put in the order of their ends and cut
+    where the distance between two is large, then where it is half of that, and so on; a piece in which no rank
+    occurs twice is one collective, if all its members ran at one moment.
+
+    Args:
+        rows: all rows, on a clock that all ranks share.
+        left: those that look for partners, of devices alone: a host thread notices an end when it is woken.
+        groups: the process groups.
+        slack_ns: how far times of one moment may differ between ranks.
+
+    Returns:
+        One entry for each of ``left``; absent for those that remain alone.
+    """
+    line = combined(rows.group, rows.seq, rows.look)
+    among = np.flatnonzero(np.isin(line, np.unique(line[left])))  # paired ones too: they may be nearer
+    line = line[among]
+    order = np.lexsort((rows.end[among], line))
+    among, line = among[order], line[order]
+    gap = np.diff(rows.end[among], prepend=rows.end[among[:1]])
+    gap[is_first(line)] = np.iinfo(np.int64).max // 4
+    free = np.zeros(rows.rank.size, dtype=bool)
+    free[left] = True
+    key = np.full(rows.rank.size, ABSENT, dtype=np.int64)
+    count, width = 0, _WIDEST_NS
+    while width > _NARROWEST_NS:
+        piece = np.cumsum(gap > width) - 1
+        whole = np.bincount(piece, weights=~free[among]) == 0
+        good = (whole & _is_collective(rows, among, piece, gap, groups, slack_ns))[piece]
+        key[among[good]] = count + piece[good]
+        free[among[good]] = False
+        count += int(piece[-1]) + 1
+        width //= 2
+    return key[left]
+
+
+def match_from_the_end(rows: Candidates, left: Int64Array, slack_ns: int) -> Int64Array:
+    """A key of rows by their order from the end: what differs at the edge of a window is what came first.
+
+    Goes backwards as long as the rows look alike and run at one moment.
+
+    Args:
+        rows: all rows, on a clock that all ranks share.
+        left: those that look for partners; each rank's in the order of start.
+        slack_ns: how far times of one moment may differ between ranks.
+
+    Returns:
+        One entry for each of ``left``; absent for those that remain alone.
+    """
+    which, num_blocks = numbered(rows.group[left])
+    position = ordinal(combined(which, rows.rank[left])[::-1])[::-1]
+    key = combined(which, position)
+    number, count = numbered(key)
+    block = np.zeros(count, dtype=np.int64)
+    place = np.zeros(count, dtype=np.int64)
+    block[number], place[number] = which, position
+    members = np.bincount(number, minlength=count)
+    ranks = np.bincount(_distinct(which, rows.rank[left]), minlength=num_blocks)
+    low, high = extremes(number, rows.look[left], count)
+    sound = (low == high) & (members == ranks[block]) & (members > 1)
+    sound &= run_together(rows, left, number, count, slack_ns)
+    failed = np.full(num_blocks, np.iinfo(np.int64).max, dtype=np.int64)
+    np.minimum.at(failed, block[~sound], place[~sound])
+    return np.where((place < failed[block])[number], key, ABSENT)
+
+
+def _is_collective(
+    rows: Candidates, among: Int64Array, piece: Int64Array, gap: Int64Array, groups: Groups, slack_ns: int
+) -> BoolArray:
+    """Which pieces, stretches of rows of equal looks in the order of their ends, can be one collective."""
+    count = int(piece[-1]) + 1
+    first = np.flatnonzero(is_first(piece))
+    size = np.diff(first, append=piece.size)
+    last = first + size - 1
+    end, group = rows.end[among], rows.group[among[first]]
+    spread = end[last] - end[first]
+    shortest, _ = extremes(piece, end - rows.start[among], count)
+    away = np.minimum(gap[first], np.append(gap[first[1:]], np.iinfo(np.int64).max // 4))
+    single = np.bincount(_distinct(piece, rows.rank[among]), minlength=count) == size
+    stated, crowded = groups.size[group], groups.crowded[group]
+    fits = np.where(crowded, size == stated, (stated == ABSENT) | (size <= stated))
+    near = spread <= np.maximum(END_TOLERANCE_NS, _END_TOLERANCE_RATIO * shortest)
+    good = (size > 1) & single & fits & near & (2 * spread < away)
+    return np.asarray(good & run_together(rows, among, piece, count, slack_ns), dtype=bool)
+
+
+def _distinct(which: Int64Array, rank: Int64Array) -> Int64Array:
+    """The group of each distinct pair of group and rank."""
+    width = int(rank.max(initial=0)) + 1
+    return np.unique(which * width + rank) // width
