@@ -58,7 +58,7 @@ def test_the_options_are_a_decision() -> None:
     assert options["capture"] == sorted(
         ["--stage", "--gpus", "--device", "--model", "--windows", "--steps", "--warmup", "--timed", "--micro-batch",
          "--sequence", "--ds-config", "--set", "--out", "--timeout", "--seed", "--json", "--script", "--keep-running",
-         "args", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
+         "args", "--ablate", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
     )  # fmt: skip
     assert options["doctor"] == ["--json", "--out"]
     assert options["compare"] == ["--csv", "--json", "folders"]

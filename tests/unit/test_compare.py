@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.page.runs import MS, manifest, training_run
-from zerotrace.analysis.compare import CapturedRun, compare
+from zerotrace.analysis.captured import CapturedRun
+from zerotrace.analysis.compare import compare
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
 from zerotrace.model import RankRecord, RunManifest, Spread, WindowKind, WindowRecord
 

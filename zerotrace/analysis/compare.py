@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from zerotrace.analysis.ablation import find_ablations
+from zerotrace.analysis.captured import CapturedRun
 from zerotrace.analysis.verdict import slowest_step_ns
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
-from zerotrace.model import Analysis, ComparedRun, Comparison, RunManifest, WindowKind
+from zerotrace.model import ComparedRun, Comparison, RunManifest, WindowKind
 from zerotrace.units import NS_PER_S
 from zerotrace.version import VERSION
-
-
-@dataclass(frozen=True, kw_only=True)
-class CapturedRun:
-    """What is known of one run."""
-
-    name: str
-    manifest: RunManifest
-    analysis: Analysis | None = None
-    """``None`` where it was not analysed."""
 
 
 def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Comparison:
@@ -40,6 +31,7 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
         zerotrace_version=VERSION,
         runs=compared,
         baseline=baseline.name if baseline else None,
+        ablations=tuple(find_ablations(runs)),
         notes=(*notes, *_notes(compared)),
     )
 

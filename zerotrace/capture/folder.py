@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 from pathlib import Path
@@ -47,6 +48,12 @@ class CaptureFolder:
                 code="out_exists",
                 hint=f"The complete capture is in {kept}; rename it.",
             ) from error
+
+    def discard(self) -> None:
+        """Give up the reservation, if nothing has come of it: no capture has been written there."""
+        with contextlib.suppress(OSError):
+            self.work.rmdir()
+            self.partial.rmdir()
 
     def keep_failed(self) -> Path:
         """Give an incomplete folder a visible name, ``NAME.failed`` or the next free one, and return it.

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zerotrace.capture.ablations import ABLATIONS
 from zerotrace.capture.engines import DEEPSPEED, ENGINES
 from zerotrace.capture.models import MODELS
 from zerotrace.capture.plan import DEFAULT_SEED, DEFAULT_TIMEOUT_S, WINDOWS
+from zerotrace.cli.ablate import capture_both, check_ablation
+from zerotrace.cli.launching import run_plan
 from zerotrace.cli.many_hosts import capture_on_hosts
 from zerotrace.cli.outcome import print_result, talk
-from zerotrace.cli.progress import show_progress
 from zerotrace.cli.request import Request, make_nodes, make_plan, parse_windows
 
 if TYPE_CHECKING:
@@ -28,12 +30,17 @@ Examples:
   zerotrace capture --stage 3 --gpus 2 --device cpu --out traces/trial
   zerotrace capture --engine single
   zerotrace capture --stage 2 --gpus 8 --set zero_optimization.reduce_bucket_size=5e7
+  zerotrace capture --stage 3 --gpus 8 --ablate prefetch
   zerotrace capture --stage 3 --gpus 8 --script train.py -- --epochs 1
   zerotrace capture --stage 3 --hostfile hosts --script train.py
   srun zerotrace capture --stage 3 --script train.py
 
 --engine single trains the same model on one device, without DeepSpeed: the compute baseline that a stage's step time is
 held against. It takes no --stage and no DeepSpeed configuration.
+
+--ablate prefetch captures stage 3 twice, into DIR and DIR-no-prefetch: as asked for, and with
+stage3_prefetch_bucket_size 0 and overlap_comm false. The difference of the unprofiled steps is said at once, with its
+noise; `zerotrace compare` tells that of exposed communication too, once both are analysed.
 
 With --script the program runs unchanged: deepspeed.initialize is wrapped, its configuration gets the stage (and what
 --set says), each optimizer step is counted, and the run ends after the last window. In ARGS, {local_rank} stands for
@@ -115,6 +122,11 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     help="One key of the DeepSpeed configuration, dotted; the value is JSON. May be repeated.",
 )
 @click.option(
+    "--ablate",
+    type=click.Choice(list(ABLATIONS)),
+    help="Capture twice, the second time without this part of the engine, and say what it is worth.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -170,6 +182,7 @@ def capture(
     sequence: int | None,
     ds_config: Path | None,
     settings: tuple[str, ...],
+    ablate: str | None,
     out: Path | None,
     timeout: float,
     seed: int | None,
@@ -211,6 +224,10 @@ def capture(
         num_nodes=nnodes,
     )
     request.check()
+    from zerotrace.capture.job import find_job
+
+    if ablate is not None:
+        check_ablation(request, ablate, alone=hostfile is None and find_job(os.environ) is None)
     if hostfile is not None:
         if ENGINES[engine].num_ranks is not None:
             raise click.UsageError(f"--engine {engine} trains on one device: leave out --hostfile.")
@@ -218,41 +235,29 @@ def capture(
             raise click.UsageError("--hostfile numbers the nodes itself: leave out --nnodes and --node-rank.")
         capture_on_hosts(hostfile, gpus, rdzv_endpoint, ctx.meta[_ARGS], start=launcher == "ssh")
         return
-    from zerotrace.capture.job import find_job
-
     job = find_job(os.environ)
     if job is not None:
         _join(job, request, out)
         return
     if gpus is None and ENGINES[engine].num_ranks is None:
         raise click.UsageError("Missing option '--gpus', the number of ranks to start on this machine.")
-    _launch(request, make_nodes(nnodes, node_rank, rdzv_endpoint), out, as_json)
+    nodes = make_nodes(nnodes, node_rank, rdzv_endpoint)
+    if ablate is not None:
+        capture_both(request, ablate, nodes, out, as_json=as_json)
+        return
+    _launch(request, nodes, out, as_json)
 
 
 def _launch(request: Request, nodes: Nodes, out: Path | None, as_json: bool) -> None:
     """Start the ranks of this machine."""
-    from zerotrace.capture.ds_config import list_caveats
     from zerotrace.capture.folder import check_out, reserve_folder
     from zerotrace.capture.hosts import hold_to_stdin
 
     check_out(out)
     plan = make_plan(request, nodes)
     folder = reserve_folder(out, plan.default_name, node_rank=nodes.node_rank)
-    on_nodes = f", node {nodes.node_rank} of {nodes.num_nodes}" if nodes.num_nodes > 1 else ""
-    talk(
-        f"Capturing {plan.title} on {plan.num_ranks} {plan.device} "
-        f"rank{'s' if plan.num_ranks > 1 else ''} ({plan.backend}){on_nodes} into {folder.path}"
-    )
-    for caveat in list_caveats(plan.ds_config or {}):
-        talk(f"Note: {caveat}")
-    if plan.device == "cpu" and {"light", "memory"} & set(request.windows):
-        talk("Note: on a CPU there is no light window, and the memory window has no allocator history, only owners.")
-    from zerotrace.capture.launch import run_capture
-
     hold_to_stdin()
-    with show_progress(plan.num_steps) as on_progress:
-        result = run_capture(plan, folder, on_progress=on_progress)
-    print_result(result, as_json=as_json)
+    print_result(run_plan(plan, folder, request.windows), as_json=as_json)
 
 
 def _join(job: JobRank, request: Request, out: Path | None) -> None:

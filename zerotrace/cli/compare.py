@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zerotrace.cli.ablation import ablation_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.units import GIB, NS_PER_MS
 
 if TYPE_CHECKING:
-    from zerotrace.analysis.compare import CapturedRun
+    from zerotrace.analysis.captured import CapturedRun
     from zerotrace.model import ComparedRun, Comparison
 
 _EPILOG = """\b
@@ -52,6 +53,9 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
         click.echo(to_csv(comparison), nl=False)
     else:
         _print_table(comparison)
+        for ablation in comparison.ablations:
+            for line in ablation_lines(ablation):
+                click.echo(printable(line))
     for note in comparison.notes:
         click.echo(printable(f"Note: {note}"), err=True)
 
@@ -68,7 +72,7 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def _read(folder: Path, notes: list[str]) -> CapturedRun:
-    from zerotrace.analysis.compare import CapturedRun
+    from zerotrace.analysis.captured import CapturedRun
     from zerotrace.errors import StoreError
     from zerotrace.ingest.files import name_run
     from zerotrace.store import has_analysis, read_analysis, require_manifest

@@ -23,10 +23,10 @@ def print_result(result: CaptureResult, *, as_json: bool) -> None:
         _print_part(result.folder)
         return
     if as_json:
-        click.echo(json.dumps(_summary(result.folder, result.manifest), indent=1))
+        click.echo(json.dumps(summarise(result.folder, result.manifest), indent=1))
     else:
         for record in result.manifest.ranks:
-            talk(_describe(record))
+            talk(describe(record))
         click.echo(str(result.folder))
     sys.stdout.flush()
     for note in result.manifest.notes:
@@ -53,7 +53,8 @@ def _print_part(folder: Path | None) -> None:
     talk(f"This node is done. Copy the traces in {folder} into the folder of node 0, then analyze that.")
 
 
-def _summary(folder: Path, manifest: RunManifest) -> dict[str, Any]:
+def summarise(folder: Path, manifest: RunManifest) -> dict[str, Any]:
+    """A capture for ``--json``."""
     return {
         "folder": str(folder),
         "engine": manifest.engine,
@@ -83,7 +84,8 @@ def _summary(folder: Path, manifest: RunManifest) -> dict[str, Any]:
     }
 
 
-def _describe(record: RankRecord) -> str:
+def describe(record: RankRecord) -> str:
+    """What a rank measured, in one line."""
     times = (f"{kind} step {format_ns(median_ns)}" for kind, median_ns in _median_steps(record).items())
     parts = [f"Rank {record.rank}", *times]
     if record.resident_bytes is not None:

@@ -7,6 +7,7 @@ Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never ze
 
 from __future__ import annotations
 
+from zerotrace.model.ablation import AblatedFigure, Ablation
 from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
 from zerotrace.model.clock import ClockReport, HostClock
 from zerotrace.model.collectives import CollectiveFigures, Collectives, CollectiveSample, StepArrivals
@@ -40,6 +41,8 @@ __all__ = [
     "MANIFEST_VERSION",
     "OWNER_MEANINGS",
     "STEP_ALL",
+    "AblatedFigure",
+    "Ablation",
     "Analysis",
     "Attribution",
     "BlockingCheck",

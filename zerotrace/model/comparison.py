@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zerotrace.model.ablation import Ablation
 from zerotrace.model.result import Spread
 
 COMPARISON_VERSION = "1.0"
@@ -66,5 +67,7 @@ class Comparison:
     runs: tuple[ComparedRun, ...]
     baseline: str | None
     """Name of the run on a single device that the others' steps are held against."""
+    ablations: tuple[Ablation, ...] = ()
+    """What a part of the engine is worth, for every pair of runs that differ in that part alone."""
     notes: tuple[str, ...] = ()
     """What a reader of the figures should know, one sentence each."""

@@ -35,7 +35,12 @@ def step_noise_ns(analysis: Analysis) -> float:
     floor = FLOOR_RATIO * (span.median if span else 0.0)
     if len(steps) < FEW_STEPS:
         return floor
-    return max(floor, 1.2533 * 1.4826 * _mad(steps) / math.sqrt(len(steps)))
+    return max(floor, median_error(steps))
+
+
+def median_error(steps: Sequence[int]) -> float:
+    """The standard error of the median of step times, by their median absolute deviation."""
+    return 1.2533 * 1.4826 * _mad(steps) / math.sqrt(len(steps))
 
 
 def slowest_steps(ranks: Sequence[RankRecord], kind: WindowKind) -> tuple[int, ...]:
