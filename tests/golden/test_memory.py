@@ -10,6 +10,7 @@ import pytest
 
 from zerotrace.analysis.memory.naming import Names, name_blocks, total_by_name
 from zerotrace.analysis.memory.replay import Lifetimes, replay
+from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.ingest.owners import read_owners
 from zerotrace.ingest.snapshot import Snapshot, read_snapshot
 from zerotrace.model import Owner
@@ -93,3 +94,20 @@ def test_stacks_alone_give_the_figures_that_were_worked_out(stage: int) -> None:
     assert resident.pop(Owner.OTHER) < 0.001 * sum(resident.values())
     assert {owner.value: round(size / MIB) for owner, size in resident.items()} == WORKED_OUT[stage]
     assert lifetimes.levels().max() / 2**30 == pytest.approx(PEAKS_GIB[stage], abs=0.0005)
+
+
+@pytest.mark.parametrize("run", ["stage0", "stage1", "stage2", "stage3"])
+def test_less_than_1_percent_is_unexplained_between_steps_and_at_the_peak(run: str, tmp_path: Path) -> None:
+    analysis, _, _ = analyze([TRACES / run], tmp_path / "out", AnalyzeOptions(hta=False))
+    assert not analysis.diagnostics
+    memory = analysis.memory
+    assert memory is not None
+    for found in (memory.resident, memory.peak):
+        assert found is not None
+        assert found.unexplained_ratio < 0.01
+        assert found.deepspeed_bytes == pytest.approx(found.measured_bytes, rel=0.01)
+        assert sum(gap.measured_bytes for gap in found.owners) == found.measured_bytes
+    for rank in memory.ranks:
+        assert rank.peak_bytes == rank.window_peak_bytes == sum(entry.bytes for entry in rank.peak)
+        assert rank.peak_bytes == pytest.approx(rank.timed_peak_bytes, rel=0.01)
+        assert rank.context_bytes == pytest.approx(1.16 * 2**30, rel=0.01)

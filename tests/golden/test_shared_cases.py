@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zerotrace.analysis.run import AnalyzeOptions, analyze
-from zerotrace.ledger import Settings, paper_ledger, shapes_of
+from zerotrace.ledger import Settings, Shapes, paper_ledger, shapes_of
 from zerotrace.ledger.estimators import estimate
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Level, StepPartition
 
@@ -215,3 +215,21 @@ def test_case_c73_pads_as_deepspeed_does() -> None:
         assert answer["padded_numel"].get(str(stage), parts.get(stage, 0) * world) == parts.get(stage, 0) * world
         estimated = estimate(shapes, Settings(stage=stage), world)[0]
         assert estimated == answer["deepspeed_estimate_gpu_bytes"].get(str(stage))
+
+
+def test_case_c70_counts_what_was_allocated_before_the_profiler(tmp_path: Path) -> None:
+    analysis, expected = run_case("c70", tmp_path)
+    assert by_rank_and_step(analysis) == expected["steps"]
+    assert analysis.memory is not None
+    windows = {window.rank: window.start_ns for window in analysis.windows}
+    for rank, devices in expected["memory"].items():
+        for device, want in devices.items():
+            (found,) = [p for p in analysis.memory.profiled if (p.rank, p.device) == (int(rank), device)]
+            assert found.baseline_bytes == want["baseline_bytes"]
+            assert found.peak_bytes == want["peak_allocated_bytes"]
+            assert found.end_bytes == want["end_bytes"]
+            assert found.peak_ns - windows[int(rank)] == 1000 * want["peak_ts_rel_us"]
+            given = expected["ledger_input"]
+            states = paper_ledger(Shapes(num_params=given["params"]), given["stage"], given["world_size"]).bytes
+            assert states == expected["ledger"]["states_bytes"]
+            assert (found.baseline_bytes or 0) - states == expected["ledger"]["unexplained_at_baseline_bytes"]

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,11 +11,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
+from zerotrace.analysis.workers import begin_worker, start_method, worker_count
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
 from zerotrace.ingest.rank import ingest_rank
-from zerotrace.lifetime import die_with_parent
-from zerotrace.model import Attribution, Diagnostic, Level, Mode, StepWindow, TraceSource
+from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 from zerotrace.store import name_events, write_events
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
@@ -36,6 +32,8 @@ class RankReading:
     windows: tuple[StepWindow, ...]
     analysis: RankAnalysis
     diagnostics: tuple[Diagnostic, ...]
+    profiled: tuple[ProfiledMemory, ...] = ()
+    """Memory as the trace itself tells it."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,12 @@ def _spread(
     candidates: Sequence[Path], folder: Path, attribution: Attribution, jobs: int | None
 ) -> Iterator[RankReading | _Skipped]:
     """Reads each trace, in processes of their own where there are several."""
-    jobs = min(len(candidates), jobs or os.cpu_count() or 1)
+    jobs = worker_count(len(candidates), jobs)
     work = [(path, folder, number, attribution, len(candidates) == 1) for number, path in enumerate(candidates)]
     if jobs <= 1:
         yield from (_read(*task) for task in work)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context(_start_method()), initializer=_begin_worker) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context(start_method()), initializer=begin_worker) as pool:
         tasks = [pool.submit(_read, *task) for task in work]
         try:
             yield from (task.result() for task in tasks)
@@ -119,20 +117,6 @@ def _spread(
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_method() -> str:
-    """How workers begin: as copies of this process where that is safe, since their imports cost a quarter second."""
-    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
-
-
-def _begin_worker() -> None:
-    die_with_parent(signal.SIGKILL)
-    # Ctrl-C reaches the whole group; the parent alone decides what it means. A copy of it must not act on SIGTERM
-    # as the parent does.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for sig in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sig, signal.SIG_DFL)
 
 
 def _read(path: Path, folder: Path, number: int, attribution: Attribution, alone: bool) -> RankReading | _Skipped:
@@ -156,6 +140,7 @@ def _read(path: Path, folder: Path, number: int, attribution: Attribution, alone
             windows=trace.windows,
             analysis=analysis,
             diagnostics=trace.diagnostics + analysis.diagnostics,
+            profiled=trace.profiled,
         )
     finally:
         if gc_was_on:

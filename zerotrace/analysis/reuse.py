@@ -27,7 +27,7 @@ class Request:
     run_folder: Path
     run_name: str
     files: Sequence[Path]
-    """What is read, beside the manifest: files that could be traces, and logs."""
+    """What is read, beside the manifest: files that could be traces, logs, snapshots and owners files."""
     options: Mapping[str, Any]
 
 

@@ -19,6 +19,8 @@ from zerotrace.analysis.findings import find
 from zerotrace.analysis.gathers.run import gather_of_rows, run_gathers, with_gathers
 from zerotrace.analysis.gathers.table import gathers_table
 from zerotrace.analysis.lateness import lateness_table
+from zerotrace.analysis.memory.reading import MeasuredRanks, measure_ranks, memory_files
+from zerotrace.analysis.memory.report import memory_report, theory_alone
 from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
@@ -46,6 +48,7 @@ from zerotrace.schema import (
     HTA_IDLE,
     HTA_KERNELS,
     HTA_OVERLAP,
+    MEMORY,
     PARTITION,
     STEPS,
     STRAGGLERS,
@@ -127,10 +130,12 @@ def analyze(
     target = out if out is not None else run_folder / ANALYSIS_FOLDER
     candidates, logs = find_candidates(inputs), find_logs(inputs)
     baseline = _read_baseline(options.baseline) if options.baseline else None
+    manifest = read_manifest(run_folder)
+    beside = memory_files(run_folder, manifest)
     request = Request(
         run_folder=run_folder,
         run_name=name_run(run_folder),
-        files=[*candidates, *logs],
+        files=[*candidates, *logs, *beside],
         options={
             "attribution": options.attribution.value,
             "baseline": baseline.mark if baseline else None,
@@ -143,7 +148,6 @@ def analyze(
     found = Standing() if options.force else standing(target, request)
     if found.current is not None:
         return found.current, target, True
-    manifest = read_manifest(run_folder)
     told = _told(manifest, options)
     if baseline is not None:
         check_baseline(baseline, request.run_name, manifest)
@@ -152,11 +156,14 @@ def analyze(
         readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
         windows = [window for reading in readings for window in reading.windows]
         meeting = meet([reading.analysis for reading in readings], hosts_of_ranks(readings, manifest), windows)
-        contents = name_inputs(request, digests | {path: digest_file(path) for path in logs})
+        measured = _measure(run_folder, manifest, readings, options.jobs)
+        unread = [path for path in (*logs, *beside) if path not in measured.digests]
+        contents = name_inputs(request, {**digests, **measured.digests, **{path: digest_file(path) for path in unread}})
         notes = [*skipped, *(note for path in logs for note in log_notes(path))]
         gathers = run_gathers(readings, meeting, told)
         analysis = _assemble(request, contents, readings, notes, meeting, told, options.attribution)
         analysis = with_gathers(analysis, gathers)
+        analysis = _with_memory(analysis, measured, readings, told)
         if baseline is not None:
             analysis = replace(analysis, verdict=with_baseline(analysis.verdict, baseline))
         if meeting is not None:
@@ -165,6 +172,8 @@ def analyze(
         if gathers.parts:
             write_arrow(folder, GATHERS, gathers_table(gathers.parts))
         write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
+        if measured.timeline is not None:
+            write_arrow(folder, MEMORY, measured.timeline)
         write_table(folder, STEPS, analysis.windows)
         write_table(folder, PARTITION, analysis.partition)
         if options.hta:
@@ -262,6 +271,25 @@ def _collectives(
 def _wire(readings: Sequence[RankReading], steps: Set[tuple[int, int]], told: LedgerRequest) -> WireLedger | None:
     labels = {reading.source.rank: reading.analysis.labels for reading in readings}
     return wire_ledger([reading.analysis.traffic for reading in readings], labels, steps, told)
+
+
+def _measure(
+    run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], jobs: int | None
+) -> MeasuredRanks:
+    if manifest is None:
+        return MeasuredRanks(ranks=(), timeline=None, diagnostics=(), digests={})
+    return measure_ranks(run_folder, manifest, {reading.source.rank for reading in readings}, jobs)
+
+
+def _with_memory(
+    analysis: Analysis, measured: MeasuredRanks, readings: Sequence[RankReading], told: LedgerRequest
+) -> Analysis:
+    profiled = [entry for reading in readings for entry in reading.profiled]
+    world_size = next((reading.source.world_size for reading in readings if reading.source.world_size), None)
+    theory = theory_alone(told.stage, told.num_params, world_size)
+    memory, reason = memory_report(told.manifest, measured.ranks, profiled, theory)
+    diagnostics = (*analysis.diagnostics, *measured.diagnostics)
+    return replace(analysis, memory=memory, memory_reason=reason, diagnostics=diagnostics)
 
 
 def _split(analysis: RankAnalysis, meeting: Meeting | None) -> tuple[StepPartition, ...]:

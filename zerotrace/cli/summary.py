@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zerotrace.cli.gathers import gather_lines
+from zerotrace.cli.memory import memory_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.cli.traffic import collectives_table, wire_lines
 from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary, Verdict
@@ -36,6 +37,9 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         console.print(Text(printable(sentence)))
     if analysis.stragglers is not None:
         console.print(Text(analysis.stragglers.sentence))
+    if analysis.memory is not None:
+        for line in memory_lines(analysis.memory):
+            console.print(line)
     for finding in analysis.findings[:_MAX_FINDINGS]:
         _print_finding(console, finding)
     for note in analysis.diagnostics:

@@ -61,16 +61,34 @@ class Event(msgspec.Struct, gc=False, frozen=True, tag_field="ph", tag="X"):
     args: Args | None = None
 
 
-# Flows, counters, marks and metadata are a third of a trace. Told apart by their phase while decoding, they cost
-# nothing: no analysis reads them.
+class MarkArgs(msgspec.Struct, gc=False, frozen=True):
+    """The ``args`` of a ``[memory]`` mark, as the JSON has them."""
+
+    total_allocated: Any = msgspec.field(default=None, name="Total Allocated")
+    total_reserved: Any = msgspec.field(default=None, name="Total Reserved")
+    changed_bytes: Any = msgspec.field(default=None, name="Bytes")
+    device_type: Any = msgspec.field(default=None, name="Device Type")
+    device_id: Any = msgspec.field(default=None, name="Device Id")
+
+
+class Mark(msgspec.Struct, gc=False, frozen=True, tag_field="ph", tag="i"):
+    """An instant: what the allocator did, in traces with ``profile_memory=True``."""
+
+    name: Any = None
+    ts: Any = None
+    args: MarkArgs | None = None
+
+
+# Flows, counters and metadata are a third of a trace. Told apart by their phase while decoding, they cost nothing: no
+# analysis reads them.
 _OTHER_PHASES = tuple(
     msgspec.defstruct(f"_Phase_{phase}", [], gc=False, tag_field="ph", tag=phase)
     for phase in string.ascii_letters
-    if phase != "X"
+    if phase not in "Xi"
 )
 
 
-_AnyPhase: TypeAlias = Union[(Event,) + _OTHER_PHASES]  # type: ignore[valid-type]  # noqa: RUF005, UP007
+_AnyPhase: TypeAlias = Union[(Event, Mark) + _OTHER_PHASES]  # type: ignore[valid-type]  # noqa: RUF005, UP007
 
 
 class Document(msgspec.Struct, gc=False):

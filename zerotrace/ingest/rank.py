@@ -15,10 +15,11 @@ from zerotrace.ingest.classify import ANNOTATION_CATS, RUNTIME_CATS
 from zerotrace.ingest.columns import Texts, as_int
 from zerotrace.ingest.files import name_of, rank_in_name, read_trace_bytes
 from zerotrace.ingest.kineto import Document, decode_document
+from zerotrace.ingest.marks import profiled_memory
 from zerotrace.ingest.rows import EventRows, pick_rows
 from zerotrace.ingest.steps import doubtful_windows, outermost_windows, step_number, whole_trace_window
 from zerotrace.ingest.table import collectives_of, event_table, num_without_device, row_categories
-from zerotrace.model import Diagnostic, Level, Mode, StepWindow, TraceSource
+from zerotrace.model import Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 
 _MAX_RANK = (1 << 31) - 1
 
@@ -33,6 +34,8 @@ class RankTrace:
     events: pa.Table
     """Rows of :data:`zerotrace.schema.EVENTS`."""
     diagnostics: tuple[Diagnostic, ...]
+    profiled: tuple[ProfiledMemory, ...] = ()
+    """Memory as the trace itself tells it; empty unless it was taken with ``profile_memory=True``."""
 
 
 def ingest_rank(path: Path) -> RankTrace:
@@ -68,7 +71,14 @@ def ingest_rank(path: Path) -> RankTrace:
         devices=_device_names(document.device_properties),
     )
     table = event_table(rows, collectives, category, windows)
-    return RankTrace(source=source, mode=mode, windows=windows, events=table, diagnostics=tuple(diagnostics))
+    return RankTrace(
+        source=source,
+        mode=mode,
+        windows=windows,
+        events=table,
+        diagnostics=tuple(diagnostics),
+        profiled=profiled_memory(document, rank, rows.base_ns),
+    )
 
 
 def _distributed(document: Document) -> Mapping[str, Any]:

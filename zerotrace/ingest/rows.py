@@ -41,6 +41,8 @@ class EventRows:
     start_ns: Int64Array
     dur_ns: Int64Array
     is_device: BoolArray
+    base_ns: int
+    """What the times of the trace are relative to."""
 
     @property
     def end_ns(self) -> Int64Array:
@@ -62,6 +64,7 @@ class EventRows:
             start_ns=self.start_ns[rows],
             dur_ns=self.dur_ns[rows],
             is_device=self.is_device[rows],
+            base_ns=self.base_ns,
         )
 
 
@@ -91,6 +94,7 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
     for fault, bad in faults:
         _report_dropped(fault, bad, is_device, path, diagnostics)
     kept = np.flatnonzero(relevant & ~np.logical_or.reduce([bad for _, bad in faults]))
+    base_ns = _base_time(document, path, diagnostics)
     chosen = events if kept.size == len(events) else [events[i] for i in kept.tolist()]
     rows = EventRows(
         events=chosen,
@@ -98,9 +102,10 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         position=position[kept],
         cats=cats.take(kept),
         names=Texts.of([event.name for event in chosen]).filled(""),
-        start_ns=start_ns[kept] + _base_time(document, path, diagnostics),
+        start_ns=start_ns[kept] + base_ns,
         dur_ns=dur_ns[kept],
         is_device=is_device[kept],
+        base_ns=base_ns,
     )
     return _without_duplicates(rows, path, diagnostics)
 

@@ -40,6 +40,8 @@ class RankMemory:
     """``forward``, ``backward`` or ``step``, by the stack of the allocation that made the peak."""
     peak_after_ns: int | None = None
     """From the first event of the history to the peak."""
+    peak_reserved_bytes: int | None = None
+    """Σ segments at that instant: what of them is not allocated then, is lost to fragmentation."""
     window_peak_bytes: int | None = None
     """``max_memory_allocated`` over the memory window: what the replay must reach."""
     reserved_bytes: int | None = None

@@ -13,6 +13,7 @@ from zerotrace.model.finding import Finding
 from zerotrace.model.gathers import GatherReport
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
+from zerotrace.model.memory import MemoryReport
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
 from zerotrace.model.stragglers import Stragglers
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
@@ -141,6 +142,10 @@ class Analysis:
     """The collectives of the steps in figures; ``None`` where there are none."""
     wire: WireLedger | None = None
     """Bytes sent a rank and step; ``None`` where no step was seen."""
+    memory: MemoryReport | None = None
+    """Memory by owner, measured and on paper."""
+    memory_reason: str | None = None
+    """Why ``memory`` is ``None``."""
     manifest: RunManifest | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digest of every file that was looked at, the manifest included, by its name within the run."""

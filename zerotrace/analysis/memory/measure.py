@@ -89,6 +89,7 @@ def _with_peak(memory: RankMemory, snapshot: Snapshot, lifetimes: Lifetimes, nam
         memory,
         peak=total_by_name(lifetimes, names, lifetimes.live_at(event)),
         peak_bytes=int(levels.max()),
+        peak_reserved_bytes=int(_reserved(snapshot)[event + 1]),
         peak_phase=_phase(snapshot.stacks[snapshot.event_stack[event]]) if event >= 0 else None,
         peak_after_ns=int(times[event] - times[0]) if event >= 0 and times[0] else None,
     )

@@ -45,7 +45,12 @@ def reconcile_peak(memory: RankMemory, deepspeed: DeepSpeedLedger, paper: PaperL
         return None
     instants = [peak for peak in deepspeed.peaks if (peak.instant == "step") == (memory.peak_phase == "step")]
     found = [_at(instant, memory, deepspeed, paper) for instant in instants]
-    return min(found, key=lambda reconciliation: reconciliation.unexplained_bytes)
+    return min(found, key=_distance)
+
+
+def _distance(found: Reconciliation) -> int:
+    # workspaces are made when they are first needed, and tell no instant from another
+    return sum(abs(gap.gap_bytes or 0) for gap in found.owners if gap.owner is not Owner.WORKSPACE)
 
 
 def _at(instant: PeakLedger, memory: RankMemory, deepspeed: DeepSpeedLedger, paper: PaperLedger) -> Reconciliation:

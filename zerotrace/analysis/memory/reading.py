@@ -1,0 +1,170 @@
+"""Every rank's snapshot and owners file to a measurement, in processes of their own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pyarrow as pa
+
+from zerotrace.analysis.memory.measure import engine_alone, measure
+from zerotrace.analysis.workers import begin_worker, start_method, worker_count
+from zerotrace.errors import SnapshotError
+from zerotrace.ingest.owners import Owners, read_owners
+from zerotrace.ingest.snapshot import read_snapshot
+from zerotrace.model import Diagnostic, Level, RankMemory, RankRecord, RunManifest
+from zerotrace.schema import MEMORY
+from zerotrace.units import format_bytes
+
+# A replay that misses the gauge by more than this part of it deserves a word.
+_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRanks:
+    """What the memory windows of a run left, measured."""
+
+    ranks: tuple[RankMemory, ...]
+    timeline: pa.Table | None
+    """Rows of :data:`zerotrace.schema.MEMORY`; ``None`` where no rank has a snapshot."""
+    diagnostics: tuple[Diagnostic, ...]
+    digests: Mapping[Path, str]
+    """Of each file that was read."""
+
+
+def memory_files(run_folder: Path, manifest: RunManifest | None) -> list[Path]:
+    """The snapshots and owners files that the manifest names and that are there."""
+    named = [name for record in manifest.ranks for name in _names(record)] if manifest is not None else []
+    return [path for name in named if (path := run_folder / name).is_file()]
+
+
+def measure_ranks(
+    run_folder: Path, manifest: RunManifest, ranks: Collection[int], jobs: int | None = None
+) -> MeasuredRanks:
+    """Measures the memory of every rank.
+
+    A file that is missing, damaged or refused costs the figures of its rank, and is said; nothing else.
+
+    Args:
+        run_folder: where the manifest lies.
+        manifest: names the files and holds the gauges.
+        ranks: those of the run that are analysed.
+        jobs: processes that read at once; by default one a core.
+    """
+    records = [record for record in manifest.ranks if record.rank in ranks]
+    work = [(run_folder, record) for record in records]
+    count = worker_count(len([r for r in records if r.snapshot_file]), jobs)
+    if count <= 1:
+        found = [_measure_rank(*task) for task in work]
+    else:
+        try:
+            with ProcessPoolExecutor(count, mp_context=get_context(start_method()), initializer=begin_worker) as pool:
+                found = list(pool.map(_measure_rank, *zip(*work)))
+        except BrokenProcessPool as error:
+            raise SnapshotError(
+                "a process that read a snapshot was ended from outside",
+                code="worker_lost",
+                hint="most often the machine ran out of memory: give --jobs 1",
+            ) from error
+    timelines = [part.timeline for part in found if part.timeline is not None]
+    return MeasuredRanks(
+        ranks=tuple(part.memory for part in found),
+        timeline=pa.concat_tables(timelines).replace_schema_metadata(MEMORY.arrow().metadata) if timelines else None,
+        diagnostics=tuple(note for part in found for note in part.diagnostics),
+        digests={path: digest for part in found for path, digest in part.digests.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    memory: RankMemory
+    timeline: pa.Table | None
+    diagnostics: tuple[Diagnostic, ...]
+    digests: Mapping[Path, str]
+
+
+def _measure_rank(run_folder: Path, record: RankRecord) -> _Part:
+    # a snapshot makes hundreds of thousands of objects and no cycles
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return _measure(run_folder, record)
+    finally:
+        if gc_was_on:
+            gc.enable()
+
+
+def _measure(run_folder: Path, record: RankRecord) -> _Part:
+    notes: list[Diagnostic] = []
+    digests: dict[Path, str] = {}
+    owners: Owners | None = None
+    memory = RankMemory(rank=record.rank, device=None, resident=(), resident_bytes=None)
+    timeline: pa.Table | None = None
+    owners_path, snapshot_path = (_path(run_folder, name) for name in (record.owners_file, record.snapshot_file))
+    for path in (owners_path, snapshot_path):
+        if path is not None and not path.is_file():
+            notes.append(_warn("memory_file_missing", f"{path.name}: named in the manifest, and not there", path))
+    if owners_path is not None and owners_path.is_file():
+        try:
+            owners, digests[owners_path] = read_owners(owners_path)
+            memory = replace(memory, resident=engine_alone(owners.storages), owners_file=owners_path.name)
+        except SnapshotError as error:
+            notes.append(_warn(error.code, str(error), owners_path, error.hint))
+    if snapshot_path is not None and snapshot_path.is_file():
+        try:
+            snapshots, digests[snapshot_path] = read_snapshot(snapshot_path)
+            measured = measure(snapshots[0], owners.storages if owners else (), record.rank)
+            memory = replace(
+                measured.memory, snapshot_file=snapshot_path.name, owners_file=memory.owners_file,
+                window_peak_bytes=owners.peak_bytes if owners else None,
+            )  # fmt: skip
+            timeline = measured.timeline
+            notes += _doubts(memory, len(snapshots), snapshot_path)
+        except SnapshotError as error:
+            notes.append(_warn(error.code, str(error), snapshot_path, error.hint))
+    return _Part(memory=_with_gauges(memory, record), timeline=timeline, diagnostics=tuple(notes), digests=digests)
+
+
+def _with_gauges(memory: RankMemory, record: RankRecord) -> RankMemory:
+    used, reserved = record.device_used_bytes, record.reserved_bytes
+    return replace(
+        memory,
+        timed_resident_bytes=record.resident_bytes,
+        timed_peak_bytes=record.peak_bytes,
+        device_used_bytes=used,
+        context_bytes=used - reserved if used is not None and reserved is not None else None,
+    )
+
+
+def _doubts(memory: RankMemory, num_devices: int, path: Path) -> Sequence[Diagnostic]:
+    notes = []
+    if num_devices > 1:
+        message = (
+            f"{path.name}: the process held memory on {num_devices} devices; figures are of device {memory.device}"
+        )
+        notes.append(_warn("memory_other_devices", message, path))
+    peak, gauge = memory.peak_bytes, memory.window_peak_bytes
+    if peak is not None and gauge and abs(peak - gauge) > _TOLERANCE * gauge:
+        message = f"{path.name}: the replayed peak is {format_bytes(peak)}, the gauge says {format_bytes(gauge)}"
+        hint = "the history may have lost its beginning: record it with a larger max_entries"
+        notes.append(_warn("memory_replay_differs", message, path, hint))
+    return notes
+
+
+def _names(record: RankRecord) -> list[str]:
+    # a manifest may come from anywhere: only names of files beside it count
+    named = (record.owners_file, record.snapshot_file)
+    return [name for name in named if name is not None and Path(name).name == name]
+
+
+def _path(run_folder: Path, name: str | None) -> Path | None:
+    return run_folder / name if name is not None and Path(name).name == name else None
+
+
+def _warn(code: str, message: str, path: Path, hint: str | None = None) -> Diagnostic:
+    return Diagnostic(code=code, level=Level.WARNING, file=path.name, message=message, hint=hint)

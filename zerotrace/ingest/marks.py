@@ -1,0 +1,73 @@
+"""Memory as a trace's own ``[memory]`` marks tell it: totals of each device, with ``profile_memory=True``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zerotrace.ingest.columns import as_int
+from zerotrace.ingest.kineto import Document, Mark, MarkArgs
+from zerotrace.ingest.times import FLOAT_EXACT_BELOW_US, floats_to_ns, to_microseconds
+from zerotrace.intervals import Int64Array
+from zerotrace.model import ProfiledMemory
+
+_NAME = "[memory]"
+# c10::DeviceType
+_DEVICES = {0: "cpu", 1: "cuda", 20: "privateuse", 12: "xpu"}
+
+
+def profiled_memory(document: Document, rank: int, base_ns: int) -> tuple[ProfiledMemory, ...]:
+    """The totals of every device that the marks name, in the order of names.
+
+    The baseline is what the first mark says was allocated, less what it changed: blocks from before the profiler
+    started count from the beginning, and may be freed inside of it. On CPU torch counts from zero when the profiler
+    starts, so that there the baseline is unknown.
+
+    Args:
+        document: the decoded trace.
+        rank: for the result.
+        base_ns: what times are relative to.
+    """
+    marks = [event for event in document.traceEvents or () if type(event) is Mark and event.name == _NAME]
+    if not marks:
+        return ()
+    times = _times(marks)
+    by_device: dict[str, list[tuple[int, MarkArgs]]] = {}
+    for when, mark in zip(times.tolist(), marks):
+        if mark.args is not None and as_int(mark.args.total_allocated) is not None:
+            by_device.setdefault(_device(mark.args), []).append((when, mark.args))
+    return tuple(_totals(rank, device, found, base_ns) for device, found in sorted(by_device.items()))
+
+
+def _totals(rank: int, device: str, marks: Sequence[tuple[int, MarkArgs]], base_ns: int) -> ProfiledMemory:
+    ordered = sorted(marks, key=lambda mark: mark[0])
+    levels = [as_int(args.total_allocated) or 0 for _, args in ordered]
+    reserved = [value for _, args in ordered if (value := as_int(args.total_reserved)) is not None]
+    first = as_int(ordered[0][1].changed_bytes)
+    peak = levels.index(max(levels))
+    return ProfiledMemory(
+        rank=rank,
+        device=device,
+        baseline_bytes=levels[0] - first if first is not None and device != "cpu" else None,
+        peak_bytes=levels[peak],
+        peak_ns=ordered[peak][0] + base_ns,
+        end_bytes=levels[-1],
+        peak_reserved_bytes=max(reserved, default=None),
+        num_events=len(ordered),
+    )
+
+
+def _device(args: MarkArgs) -> str:
+    kind = as_int(args.device_type)
+    name = _DEVICES.get(kind, f"device type {kind}") if kind is not None else "unknown"
+    index = as_int(args.device_id)
+    return name if name == "cpu" or index is None or index < 0 else f"{name}:{index}"
+
+
+def _times(marks: Sequence[Mark]) -> Int64Array:
+    microseconds = np.nan_to_num(to_microseconds([mark.ts for mark in marks]))
+    if np.abs(microseconds).max() < FLOAT_EXACT_BELOW_US:
+        return floats_to_ns(microseconds)
+    # epoch-sized: a float holds a quarter of a microsecond, enough to say when
+    return np.asarray(np.rint(microseconds).astype(np.int64) * 1000)
