@@ -17,11 +17,14 @@ from markupsafe import Markup
 
 from zerotrace.model import Analysis, Level
 from zerotrace.report import embed, figures, method, summary
+from zerotrace.report.charts import Chart
+from zerotrace.report.collectives import collectives_section, kind_name
 from zerotrace.report.findings import finding_entries
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
 from zerotrace.report.theme import DARK, LIGHT
-from zerotrace.units import format_bytes, format_count, format_ns
+from zerotrace.report.wire import confirmed_text, wire_section
+from zerotrace.units import format_bytes, format_count, format_ns, format_traffic
 
 # One module scope: each file uses what stands above it.
 _SCRIPTS = (
@@ -32,6 +35,7 @@ _SCRIPTS = (
     "plot.js",
     "picture.js",
     "drawing.js",
+    "charts.js",
     "tip.js",
     "controls.js",
     "timeline.js",
@@ -60,6 +64,9 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
     """
     payload = encode_timeline(analysis, events)
     steps = figures.step_figure(analysis)
+    collectives, wire = collectives_section(analysis.collectives), wire_section(analysis.wire)
+    shown = [collectives and collectives.scatter, collectives and collectives.heat, wire and wire.chart]
+    charts = [chart for chart in shown if chart]
     plotly, plotly_hash = embed.plotly_script()
     first_script, main_script = _asset("before_paint.js"), "\n".join(_asset(name) for name in _SCRIPTS)
     policy = _POLICY.format(scripts=" ".join((embed.csp_hash(first_script), embed.csp_hash(main_script), plotly_hash)))
@@ -77,9 +84,11 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
             main_script=main_script,
             plotly=plotly,
             timeline_data=embed.gzip_base64(payload.data),
-            page_json=embed.script_json(_page_data(analysis, payload, steps)),
+            page_json=embed.script_json(_page_data(analysis, payload, steps, charts)),
             analysis_json=embed.script_json(plain(analysis)),
             steps=steps,
+            collectives=collectives,
+            wire=wire,
             payload=payload,
             findings=finding_entries(analysis, payload),
             summary=summary,
@@ -106,7 +115,9 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _page_data(analysis: Analysis, payload: TimelinePayload, steps: figures.StepFigure) -> dict[str, Any]:
+def _page_data(
+    analysis: Analysis, payload: TimelinePayload, steps: figures.StepFigure, charts: Iterable[Chart]
+) -> dict[str, Any]:
     header = {f.name: plain(getattr(payload, f.name)) for f in dataclasses.fields(payload) if f.name != "data"}
     return {
         "run": embed.printable(analysis.run_name),
@@ -114,6 +125,7 @@ def _page_data(analysis: Analysis, payload: TimelinePayload, steps: figures.Step
         "categories": CATEGORIES,
         "timeline": header,
         "stepFigure": steps.figure,
+        "charts": {chart.id: chart.figure for chart in charts},
         "themes": {"light": plain(LIGHT), "dark": plain(DARK)},
     }
 
@@ -141,9 +153,26 @@ def _environment() -> jinja2.Environment:
         unbroken=_unbroken,
         foldable=_foldable,
         role=method.kernel_role,
+        traffic=lambda value: method.signed(format_traffic(value)),
+        figure=_figure,
+        signed=_signed,
+        kind_name=kind_name,
+        confirmed=confirmed_text,
         printable_lines=lambda text: "\n".join(embed.printable(line) for line in text.split("\n")),
     )
     return environment
+
+
+def _figure(value: float | None) -> str:
+    """A number without a unit: ``290``, ``25.24``, ``0.0011``."""
+    if value is None:
+        return summary.UNKNOWN
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _signed(ratio: float) -> str:
+    """A part of a ratio with its sign and four digits: ``−0.9992``."""
+    return method.signed(f"{ratio:+.4f}") if round(ratio, 4) else "0.0000"
 
 
 def _unbroken(text: str) -> Markup:

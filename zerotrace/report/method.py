@@ -130,6 +130,7 @@ def definitions(mode: Mode, has_baseline: bool = False) -> tuple[Definition, ...
             "overlapped ÷ comm",
             "The share of communication that is hidden; unknown where there is none.",
         ),
+        *_traffic_words(),
         Definition(
             "dilation",
             "profiled step ÷ unprofiled step",
@@ -213,6 +214,39 @@ def _idle_parts() -> tuple[Definition, ...]:
             "unlinked",
             "idle − host-bound − stalled − tail",
             "Idle before a row whose launch is not in the trace, so that its cause is unknown.",
+        ),
+    )
+
+
+def _traffic_words() -> tuple[Definition, ...]:
+    """Collectives over ranks, and what they send."""
+    return (
+        Definition(
+            "wait, skew",
+            "max(start over ranks) − own start; − earliest start",
+            "How long one rank, and the first one, waits for the last member of a collective to start.",
+        ),
+        Definition(
+            "transfer", "min(duration over ranks)", "What a collective takes once all of its members have started."
+        ),
+        Definition(
+            "size, S", None, "Bytes of the output of a gather, of the input of everything else. A GB is 10⁹ bytes."
+        ),
+        Definition(
+            "algbw, busbw",
+            "S ÷ transfer; algbw × 2(n−1)/n, (n−1)/n or 1",
+            "Bandwidths as nccl-tests has them: the factor is that of all-reduce, of all-gather, reduce-scatter and "
+            "all-to-all, and of the others.",
+        ),
+        Definition(
+            "sent",
+            "S × 2(n−1)/n or S × (n−1)/n",
+            "What a rank of n sends for an all-reduce, and for any other collective, as the mean over a ring.",
+        ),
+        Definition(
+            "wire ratio",
+            "sent a step ÷ (2Ψ bytes × (N−1)/N)",
+            "2 for an all-reduce of gradients of two bytes; in theory 2 at stages 0 to 2, and 3 at stage 3.",
         ),
     )
 

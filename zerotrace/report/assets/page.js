@@ -124,6 +124,7 @@ async function startPage() {
   const repaint = () => {
     if (barsDrawn()) drawBars(bars, onStep);
     if (timeline?.started) timeline.redraw();
+    repaintCharts();
   };
   connectTheme(repaint);
   connectDialogs();
@@ -142,6 +143,7 @@ async function startPage() {
     timeline = new Timeline(groups, names);
     parts.push(whenNear(timeline.box, () => timeline.redraw()));
   }
+  parts.push(...connectCharts());
   document.documentElement.classList.add("ready");
   return { timeline, all: Promise.all(parts) };
 }

@@ -1,0 +1,278 @@
+"""Section 4: collectives by kind, duration over bytes, and who arrives last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotrace.model import STEP_ALL, CollectiveFigures, CollectiveKind, Collectives, StepArrivals
+from zerotrace.report.charts import Chart, chart_text, decades, label_px, log_axis
+from zerotrace.units import NS_PER_MS, format_count, format_ns, format_traffic
+
+#: Ranks in the heat map; rows in the tables of arrivals and of the sample.
+MAX_HEAT_RANKS = 64
+MAX_HEAT_STEPS = 64
+MAX_TABLE_ROWS = 2000
+
+#: Cells of the heat map in which a text can still be read.
+_MAX_CELL_TEXTS = 48
+
+#: Role and sign of each kind in the scatter plot; the others share the last.
+_SERIES: dict[CollectiveKind, tuple[str, str, str, str]] = {
+    CollectiveKind.ALL_GATHER: ("compute", "circle", "●", "all-gather"),
+    CollectiveKind.REDUCE_SCATTER: ("exposed", "square", "■", "reduce-scatter"),
+    CollectiveKind.ALL_REDUCE: ("copy", "diamond", "◆", "all-reduce"),
+}
+_OTHERS = ("overlapped", "triangle-up", "▲", "others")
+
+_GUIDES_GBPS = (1, 10, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplePoint:
+    """One collective of the sample."""
+
+    name: str
+    size_bytes: int
+    transfer_ns: int
+    skew_ns: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectivesSection:
+    """What the section shows."""
+
+    lead: str
+    collectives: Collectives
+    scatter: Chart | None
+    points: tuple[SamplePoint, ...]
+    heat: Chart | None
+    arrivals: tuple[StepArrivals, ...]
+    """Those of the table: the ones most waited for, if there are too many."""
+    arrivals_note: str | None
+
+
+def collectives_section(collectives: Collectives | None) -> CollectivesSection | None:
+    """The section; ``None`` where no step has a collective."""
+    if collectives is None:
+        return None
+    arrivals = collectives.arrivals
+    note = None
+    if len(arrivals) > MAX_TABLE_ROWS:
+        arrivals = tuple(sorted(arrivals, key=lambda a: -a.caused_wait_ns)[:MAX_TABLE_ROWS])
+        note = f"The {MAX_TABLE_ROWS} of {format_count(len(collectives.arrivals))} that others waited for most."
+    return CollectivesSection(
+        lead=_lead(collectives),
+        collectives=collectives,
+        scatter=_scatter(collectives),
+        points=_points(collectives),
+        heat=_heat(collectives),
+        arrivals=arrivals,
+        arrivals_note=note,
+    )
+
+
+def kind_name(kind: CollectiveFigures) -> str:
+    """What a kind is called on the page: ``all_gather``, or as the trace spells what is of no known kind."""
+    return kind.name if kind.kind is CollectiveKind.OTHER else kind.kind.value
+
+
+def _lead(collectives: Collectives) -> str:
+    steps = "one step" if collectives.num_steps == 1 else f"{collectives.num_steps} steps"
+    if not collectives.num_matched:
+        return f"Figures are of {steps}; no collective was found on two ranks, so that transfer and wait are unknown."
+    lonely = ""
+    if collectives.num_unmatched:
+        lonely = f", {format_count(collectives.num_unmatched)} rows have no partner"
+    return (
+        f"{format_count(collectives.num_matched)} collectives of {steps} were found on several ranks{lonely}. Calls, "
+        "bytes and times are the mean of a step and rank; medians are over single collectives."
+    )
+
+
+def _points(collectives: Collectives) -> tuple[SamplePoint, ...]:
+    sample = collectives.sample
+    columns = zip(sample.figures, sample.size_bytes, sample.transfer_ns, sample.skew_ns, sample.step)
+    return tuple(
+        SamplePoint(
+            name=_full_name(collectives.kinds[kind]), size_bytes=size, transfer_ns=transfer, skew_ns=skew, step=step
+        )
+        for kind, size, transfer, skew, step in columns
+    )
+
+
+def _full_name(kind: CollectiveFigures) -> str:
+    return f"{kind_name(kind)} {kind.phase}" if kind.phase else kind_name(kind)
+
+
+def _scatter(collectives: Collectives) -> Chart | None:
+    sample = collectives.sample
+    if not sample.num_all:
+        return None
+    bytes_ticks = decades(min(sample.size_bytes), max(sample.size_bytes))
+    time_ticks = decades(min(sample.transfer_ns), max(sample.transfer_ns))
+    points = _points(collectives)
+    traces = _guides(bytes_ticks, time_ticks)
+    legend = []
+    for series in (*_SERIES.values(), _OTHERS):
+        of_kind = [i for i, kind in enumerate(sample.figures) if _series(collectives.kinds[kind].kind) == series]
+        if of_kind:
+            legend.append((series[0], f"{series[2]} {series[3]}"))
+            traces.append(_marks(series, [points[i] for i in of_kind]))
+    drawn = format_count(len(points))
+    part = "" if len(points) == sample.num_all else f" {drawn} of {format_count(sample.num_all)} are drawn."
+    return Chart(
+        id="collective-sizes",
+        caption="Each mark is one collective: the time of its transfer over its size S, with dotted lines at 1, 10 and "
+        "100 GB/s." + part,
+        label="Transfer time of collectives over their size; the same figures are in the table below",
+        legend=tuple(legend),
+        figure={
+            "data": traces,
+            "layout": {
+                "height": 320,
+                "showlegend": False,
+                "margin": {"l": 64, "r": 12, "t": 22, "b": 36},
+                "xaxis": log_axis(bytes_ticks, _round_size),
+                "yaxis": log_axis(time_ticks, _round_time),
+            },
+        },
+    )
+
+
+def _series(kind: CollectiveKind) -> tuple[str, str, str, str]:
+    return _SERIES.get(kind, _OTHERS)
+
+
+def _marks(series: tuple[str, str, str, str], points: Sequence[SamplePoint]) -> dict[str, Any]:
+    role, symbol, _, name = series
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "meta": {"role": role},
+        "marker": {"symbol": symbol, "size": 8},
+        "x": [point.size_bytes for point in points],
+        "y": [point.transfer_ns for point in points],
+        "hovertext": [
+            f"<b>{chart_text(point.name)}</b><br>{format_traffic(point.size_bytes)} in {format_ns(point.transfer_ns)}"
+            f"<br>{_step_name(point.step)}, the first waits {format_ns(point.skew_ns)}"
+            for point in points
+        ],
+        "hoverinfo": "text",
+    }
+
+
+def _guides(bytes_ticks: Sequence[float], time_ticks: Sequence[float]) -> list[dict[str, Any]]:
+    """Lines of equal bandwidth, S / transfer, as far as they cross the picture. A byte a ns is a GB/s."""
+    guides = []
+    for gbps in _GUIDES_GBPS:
+        low = max(bytes_ticks[0], time_ticks[0] * gbps)
+        high = min(bytes_ticks[-1], time_ticks[-1] * gbps)
+        if low < high:
+            guides.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+text",
+                    "meta": {"role": "guide"},
+                    "x": [low, high],
+                    "y": [low / gbps, high / gbps],
+                    "text": ["", f"{gbps:g} GB/s"],
+                    "textposition": "top left",
+                    "cliponaxis": False,
+                    "hoverinfo": "skip",
+                }
+            )
+    return guides
+
+
+def _heat(collectives: Collectives) -> Chart | None:
+    arrivals = collectives.arrivals
+    if not arrivals:
+        return None
+    caused: dict[int, int] = {}
+    for entry in arrivals:
+        caused[entry.rank] = caused.get(entry.rank, 0) + entry.caused_wait_ns
+    ranks = sorted(sorted(caused, key=lambda rank: (-caused[rank], rank))[:MAX_HEAT_RANKS])
+    steps = sorted({entry.step for entry in arrivals})[:MAX_HEAT_STEPS]
+    by_place = {(entry.rank, entry.step): entry for entry in arrivals}
+    cells = [[by_place.get((rank, step)) for step in steps] for rank in ranks]
+    names = [f"rank {rank}" for rank in ranks]
+    left = [f"{len(caused)} ranks" for _ in range(len(ranks) < len(caused))]
+    left += [f"{len({e.step for e in arrivals})} steps" for _ in range(len(steps) < len({e.step for e in arrivals}))]
+    part = f" The {len(ranks)} ranks most waited for and {len(steps)} steps, of {' and '.join(left)}." if left else ""
+    few = len(ranks) * len(steps) <= _MAX_CELL_TEXTS
+    trace: dict[str, Any] = {
+        "type": "heatmap",
+        "meta": {"role": "heat"},
+        "x": [_step_name(step) for step in steps],
+        "y": names,
+        "z": [[None if cell is None else cell.caused_wait_ns / NS_PER_MS for cell in row] for row in cells],
+        "hovertext": [[_cell_hover(cell) for cell in row] for row in cells],
+        "hoverinfo": "text",
+        "xgap": 2,
+        "ygap": 2,
+        "zmin": 0,
+        "zmax": max((entry.caused_wait_ns for entry in arrivals), default=0) / NS_PER_MS or 1,
+        "showscale": False,
+    }
+    return Chart(
+        id="collective-arrivals",
+        caption="How long the others waited, in sum, for each rank as the last to arrive, and at how many collectives."
+        + part,
+        label="Waiting caused by each rank in each step; the same figures are in the table below",
+        figure={
+            "data": [trace, *([_cell_texts(trace, cells)] if few else [])],
+            "layout": {
+                "height": round(len(ranks) * (30 if few else 16)) + 44,
+                "showlegend": False,
+                "margin": {"l": label_px(names), "r": 8, "t": 4, "b": 34},
+                "xaxis": {"type": "category", "fixedrange": True},
+                "yaxis": {"type": "category", "autorange": "reversed", "fixedrange": True, "ticklabelstandoff": 8},
+            },
+        },
+    )
+
+
+def _cell_texts(heat: dict[str, Any], cells: Sequence[Sequence[StepArrivals | None]]) -> dict[str, Any]:
+    """What stands in the cells. ``shares`` says how dark each cell is, so that the page can choose a colour of text."""
+    places = [(x, y, cell) for y, row in zip(heat["y"], cells) for x, cell in zip(heat["x"], row) if cell is not None]
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "meta": {"role": "cells", "shares": [cell.caused_wait_ns / NS_PER_MS / heat["zmax"] for _, _, cell in places]},
+        "x": [x for x, _, _ in places],
+        "y": [y for _, y, _ in places],
+        "text": [f"{format_ns(cell.caused_wait_ns)}, {cell.num_last} ×" for _, _, cell in places],
+        "hoverinfo": "skip",
+    }
+
+
+def _cell_hover(cell: StepArrivals | None) -> str:
+    if cell is None:
+        return "no collective"
+    return (
+        f"<b>rank {cell.rank}, {_step_name(cell.step)}</b><br>last at {format_count(cell.num_last)} of "
+        f"{format_count(cell.num_collectives)} collectives<br>the others waited {format_ns(cell.caused_wait_ns)} for it"
+    )
+
+
+def _step_name(step: int) -> str:
+    return "whole trace" if step == STEP_ALL else f"step {step}"
+
+
+def _round_time(value_ns: float) -> str:
+    """A power of ten without digits behind the point: ``10 µs``."""
+    return _round(value_ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (0, "ns")))
+
+
+def _round_size(value_bytes: float) -> str:
+    """A power of ten without digits behind the point: ``10 MB``."""
+    return _round(value_bytes, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "B")))
+
+
+def _round(value: float, units: Sequence[tuple[float, str]]) -> str:
+    scale, unit = next((scale, unit) for scale, unit in units if value >= scale)
+    return f"{value / (scale or 1):g} {unit}"

@@ -1,0 +1,198 @@
+"""Section 6, the wire: what a step sends beside theory, with the gap by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotrace.model import Origin, WireCause, WireLedger, WireRole
+from zerotrace.report.charts import Chart, label_px
+from zerotrace.units import format_signed, format_traffic
+
+#: The part that each purpose has in theory, in units of the wire ratio.
+_THEORY: dict[int, dict[WireRole, float]] = {
+    0: {WireRole.GRADIENTS: 2.0},
+    1: {WireRole.GRADIENTS: 1.0, WireRole.UPDATED: 1.0},
+    2: {WireRole.GRADIENTS: 1.0, WireRole.UPDATED: 1.0},
+    3: {WireRole.GRADIENTS: 1.0, WireRole.PARAMETERS: 2.0},
+}
+
+_ROLES: dict[WireRole, tuple[str, str]] = {
+    WireRole.GRADIENTS: ("exposed", "gradients"),
+    WireRole.PARAMETERS: ("compute", "parameters for modules"),
+    WireRole.UPDATED: ("overlapped", "updated parameters"),
+    WireRole.CONTROL: ("idle", "norm, overflow"),
+    WireRole.OTHER: ("copy", "other traffic"),
+}
+
+#: Causes with less of the ratio than this are in the table alone.
+_MINOR = 0.005
+
+_UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireSection:
+    """What the section shows."""
+
+    lead: str
+    wire: WireLedger
+    chart: Chart | None
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line of the picture: segments of role, start and length, in units of the ratio."""
+
+    label: str
+    segments: tuple[tuple[str, float, float], ...]
+    text: str
+    hover: str
+
+
+def wire_section(wire: WireLedger | None) -> WireSection | None:
+    """The section; ``None`` where no step was seen."""
+    if wire is None:
+        return None
+    return WireSection(lead=_lead(wire), wire=wire, chart=_chart(wire))
+
+
+def keys_text(cause: WireCause) -> str:
+    """The DeepSpeed keys behind a cause: ``reduce_scatter: true (default)``."""
+    return "; ".join(
+        f"{key.key}{'' if key.value is None else f': {key.value}'}{' (default)' if key.is_default else ''}"
+        for key in cause.keys
+    )
+
+
+def confirmed_text(cause: WireCause) -> str:
+    """Whether trace and configuration tell the same."""
+    return {True: "yes", False: "no: the configuration says otherwise", None: "–"}[cause.confirmed]
+
+
+def _lead(wire: WireLedger) -> str:
+    if wire.ratio is None:
+        return f"No ratio to theory: {wire.reason}." if wire.reason else "No ratio to theory."
+    stages = " or ".join(map(str, wire.stages))
+    told = {Origin.MANIFEST: "", Origin.OPTION: ", as told", Origin.INFERRED: ", inferred from the traffic"}
+    stage = f"stage {stages}{told[wire.stage_origin] if wire.stage_origin else ''}"
+    params = f"Ψ = {wire.num_params:,}{told[wire.params_origin] if wire.params_origin else ''}"
+    return (
+        f"A rank sends {format_traffic(wire.sent_bytes)} a step, {format_traffic(wire.theory_bytes)} in theory: wire "
+        f"ratio {wire.ratio:.2f} against {wire.theory_ratio:g} ({stage}; {params}; N = {wire.group_size})."
+    )
+
+
+def _chart(wire: WireLedger) -> Chart | None:
+    if wire.ratio is None or wire.theory_ratio is None:
+        return None
+    rows = [_theory_row(wire, wire.theory_ratio), *_cause_rows(wire, wire.theory_ratio), _measured_row(wire)]
+    used = {role for row in rows for role, _, _ in row.segments}
+    legend = [role for role in _ROLES.values() if role[0] in used]
+    if any(row.segments[0][0] == "waiting" for row in rows):
+        legend.append(("waiting", "sent beyond theory"))
+    if any(row.segments[0][0] == "host" for row in rows):
+        legend.append(("host", "not sent"))
+    labels = [row.label for row in rows]
+    widest = max(start + length for row in rows for _, start, length in row.segments)
+    return Chart(
+        id="wire-bars",
+        caption="Bytes sent a rank and step in units of 2Ψ (N−1)/N: theory, each cause of the gap, the measurement.",
+        label="Bytes on the wire, theory and measurement; the same figures are in the tables below",
+        legend=tuple(legend),
+        figure={
+            "data": [*_bars(rows), _texts(rows)],
+            "layout": {
+                "barmode": "overlay",
+                "showlegend": False,
+                "height": 30 * len(rows) + 44,
+                "margin": {"l": label_px(labels, 200), "r": 8, "t": 4, "b": 36},
+                "meta": {"end_px": 48},
+                "xaxis": {"range": [0, widest], "fixedrange": True, "showgrid": True, "ticksuffix": " ×"},
+                "yaxis": {
+                    "range": [len(rows) - 0.4, -0.6],
+                    "fixedrange": True,
+                    "tickvals": list(range(len(rows))),
+                    "ticktext": labels,
+                    "ticklabelstandoff": 8,
+                },
+            },
+        },
+    )
+
+
+def _theory_row(wire: WireLedger, ratio: float) -> _Row:
+    segments, start = [], 0.0
+    for role, length in _THEORY[wire.stages[-1]].items():
+        segments.append((_ROLES[role][0], start, length))
+        start += length
+    return _Row("theory", tuple(segments), f"{ratio:.2f}", f"theory: {format_traffic(wire.theory_bytes)}")
+
+
+def _measured_row(wire: WireLedger) -> _Row:
+    assert wire.ratio is not None
+    assert wire.sent_bytes is not None
+    segments, start = [], 0.0
+    for role, (name, _) in _ROLES.items():
+        sent = sum(traffic.sent_bytes or 0.0 for traffic in wire.traffic if traffic.role is role)
+        length = wire.ratio * sent / wire.sent_bytes if wire.sent_bytes else 0.0
+        if length >= _MINOR:
+            segments.append((name, start, length))
+        start += length
+    segments = segments or [("idle", 0.0, 0.0)]
+    return _Row("measured", tuple(segments), f"{wire.ratio:.2f}", f"measured: {format_traffic(wire.sent_bytes)}")
+
+
+def _cause_rows(wire: WireLedger, reached: float) -> list[_Row]:
+    rows = []
+    named: list[tuple[str, float, str]] = [(cause.name, cause.ratio, cause.claim) for cause in wire.causes]
+    named.append((_UNEXPLAINED, wire.unexplained_ratio or 0.0, "sent beyond theory and all causes"))
+    for name, ratio, claim in named:
+        if abs(ratio) >= _MINOR:
+            role = "waiting" if ratio > 0 else "host"
+            segment = (role, min(reached, reached + ratio), abs(ratio))
+            rows.append(_Row(name, (segment,), format_signed(ratio), f"{format_signed(ratio)}: {claim}"))
+        reached += ratio
+    return rows
+
+
+def _bars(rows: Sequence[_Row]) -> list[dict[str, Any]]:
+    roles = dict.fromkeys(role for row in rows for role, _, _ in row.segments)
+    traces = []
+    for role in roles:
+        places = [
+            (y, row, start, length)
+            for y, row in enumerate(rows)
+            for name, start, length in row.segments
+            if name == role
+        ]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "meta": {"role": role},
+                "y": [y for y, _, _, _ in places],
+                "base": [start for _, _, start, _ in places],
+                "x": [length for _, _, _, length in places],
+                "width": 0.7,
+                "hovertext": [row.hover for _, row, _, _ in places],
+                "hoverinfo": "text",
+            }
+        )
+    return traces
+
+
+def _texts(rows: Sequence[_Row]) -> dict[str, Any]:
+    """The figure at the end of each line."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "meta": {"role": "total"},
+        "x": [max(start + length for _, start, length in row.segments) for row in rows],
+        "y": list(range(len(rows))),
+        "text": [f"\u2009 {row.text}" for row in rows],
+        "textposition": "middle right",
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
