@@ -8,6 +8,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
+from tests.unit.test_profiler_start import two_ranks as late_profiler
 from zerotrace.analysis import collective_figures
 from zerotrace.labels import Label, LabelEvent, Phase
 from zerotrace.model import Analysis, CollectiveFigures, CollectiveKind, Collectives
@@ -135,3 +136,11 @@ def test_the_sample_keeps_the_slowest_and_is_the_same_again(analyse: Analyse, mo
     assert {2 * 8, 2 * 32} <= set(first.size_bytes)
     assert sorted(first.transfer_ns)[-2:] == [13 * US] * 2
     assert first == of(analyse(*ranks)).sample
+
+
+def test_waiting_for_a_profiler_is_in_no_mean_and_nobodys_fault(analyse: Analyse) -> None:
+    found = of(analyse(*late_profiler(17_000, num_steps=3)))
+    assert (found.num_steps, found.kinds[0].wait_ns, found.num_matched) == (2, 0, 2)
+    short = of(analyse(*late_profiler(300, num_steps=2)))
+    assert (short.num_steps, short.kinds[0].wait_ns) == (2, 300 * US / 4), "a short one leaves the step in the means"
+    assert [a.caused_wait_ns for a in short.arrivals] == [0] * 4

@@ -34,6 +34,7 @@ class _Columns:
         duration: end minus start.
         exposed: of it, with no compute running.
         wait: until the last member arrives; absent for unmatched rows.
+        blameless: rows whose waiting is for another rank's profiler to start.
         transfer: of its collective; absent for unmatched rows.
         skew: of its collective; absent for unmatched rows.
         algbw: GB/s; NaN where unknown.
@@ -47,6 +48,7 @@ class _Columns:
     duration: Int64Array
     exposed: Int64Array
     wait: Int64Array
+    blameless: BoolArray
     transfer: Int64Array
     skew: Int64Array
     algbw: npt.NDArray[np.float64]
@@ -106,6 +108,7 @@ def _columns(rows: CollectiveRows, exposed: Int64Array, meeting: Meeting | None,
         duration=rows.end - rows.start,
         exposed=exposed[seen],
         wait=wait[seen],
+        blameless=np.zeros(seen.size, dtype=bool) if meeting is None else meeting.profiler_start.waits[seen],
         transfer=transfer[seen],
         skew=skew[seen],
         algbw=algbw,
@@ -176,7 +179,7 @@ def _arrivals(columns: _Columns, meeting: Meeting) -> Iterator[StepArrivals]:
     is_last = matched & (last_rank == rows.rank)
     # the waits of the others, given to the row of the one they waited for
     caused = np.zeros(int(which.max(initial=0)) + 1, dtype=np.int64)
-    np.add.at(caused, which[matched], np.maximum(columns.wait[matched], 0))
+    np.add.at(caused, which[matched], np.where(columns.blameless, 0, np.maximum(columns.wait, 0))[matched])
     count, pair = number_pairs(rows.rank, rows.step)
     first = np.zeros(count, dtype=np.int64)
     first[pair] = np.arange(len(rows))

@@ -236,7 +236,7 @@ def _assemble(
         clock=meeting.clock if meeting is not None else None,
         blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
         manifest=told.manifest,
-        collectives=_collectives(readings, meeting, steps),
+        collectives=_collectives(readings, meeting, _counted(steps, left_out)),
         wire=_wire(readings, steps, told),
         inputs=inputs,
         options=request.options,
@@ -259,6 +259,13 @@ def _told(manifest: RunManifest | None, options: AnalyzeOptions) -> LedgerReques
                     hint=f"leave {name} out; it is for traces without a manifest",
                 )
     return LedgerRequest(manifest=manifest, stage=options.stage, num_params=options.num_params)
+
+
+def _counted(steps: Set[tuple[int, int]], left_out: Set[int]) -> Set[tuple[int, int]]:
+    """Rank and step of all that means are over: steps that are left out count for ranks that have no others."""
+    kept = {(rank, step) for rank, step in steps if step not in left_out}
+    ranks = {rank for rank, _ in kept}
+    return kept | {(rank, step) for rank, step in steps if rank not in ranks}
 
 
 def _collectives(

@@ -60,7 +60,7 @@ class StepArrivals:
     num_last: int
     """Of these, at which it alone came last."""
     caused_wait_ns: int
-    """What the other members of those waited, summed over members."""
+    """What the other members of those waited, summed over members; not what they waited for its profiler to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
