@@ -73,6 +73,7 @@ EVENTS = TableSchema(
         Column("dst_rank", pa.int32(), "Receiver of a point-to-point transfer."),
         Column("wait_on_stream", pa.int64(), "Stream that a cuda_sync row waits for; null where unknown."),
         Column("wait_on_correlation", pa.int64(), "Correlation of the event record that it waits for."),
+        Column("launch_shape", _NAME, "Grid and block of a kernel: 17x1x1/256x1x1."),
     ),
 )  # fmt: skip
 
@@ -259,6 +260,27 @@ STRAGGLERS = TableSchema(
     ),
 )  # fmt: skip
 
+OVERLAP_TAX = TableSchema(
+    name="overlap_tax",
+    doc="One row a rank and kind of compute kernel (name, launch shape) that runs beside communication for any time. "
+    "Beside: at least half of its time has communication beside it; alone: none has.",
+    sort_by=("rank", "device", "name", "launch_shape"),
+    columns=(
+        Column("rank", pa.int32(), "Global rank.", nullable=False),
+        Column("device", pa.int32(), "Device index on the host.", nullable=False),
+        Column("name", _NAME, "Name of the kernel.", nullable=False),
+        Column("launch_shape", _NAME, "Grid and block; null where the trace does not say."),
+        Column("num_alone", pa.int64(), "Kernels alone.", nullable=False),
+        Column("num_beside", pa.int64(), "Kernels beside communication.", nullable=False),
+        Column("num_between", pa.int64(), "Kernels of which less than half is: on neither side.", nullable=False),
+        Column("alone_ns", pa.float64(), "Median duration alone."),
+        Column("beside_ns", pa.float64(), "Median duration beside communication."),
+        Column("lost_ns", pa.float64(), "num_beside × (beside − alone), over all steps; null where not compared."),
+        Column("error_ns", pa.float64(), "Half of the 95 % interval of lost_ns."),
+        Column("not_compared", _NAME, "few, mixed or no_shape; null where the two are compared."),
+    ),
+)  # fmt: skip
+
 HTA_OVERLAP = TableSchema(
     name="hta_overlap",
     doc="HTA's overlap and temporal breakdown beside ours, over the rows that HTA keeps, each row whole.",
@@ -312,6 +334,7 @@ TABLES: tuple[TableSchema, ...] = (
     MEMORY,
     WIRE,
     STRAGGLERS,
+    OVERLAP_TAX,
     HTA_OVERLAP,
     HTA_IDLE,
     HTA_KERNELS,

@@ -65,10 +65,8 @@ def meet(
     return Meeting(rows, matches, found, clock, started, notes)
 
 
-def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartition, ...]:
-    """A rank's partition with exposed communication split into transfer and wait.
-
-    A row that matched no other counts as transfer: nothing shows that it waited.
+def transferring(analysis: RankAnalysis, meeting: Meeting) -> dict[int | None, Intervals]:
+    """When a collective runs on a rank's device and all its members have started, for each of its devices.
 
     Args:
         analysis: one rank.
@@ -78,13 +76,24 @@ def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartiti
     start, end = meeting.rows.start[low:high], meeting.rows.end[low:high]
     arrived = start + np.maximum(meeting.arrivals.wait[low:high], 0)
     device = meeting.rows.device[low:high]
-    transferring = {}
+    found = {}
     for index in analysis.exposed:
         here = device == (ABSENT if index is None else index)
-        transferring[index] = Intervals.union(arrived[here], end[here])
-    return tuple(
-        split_exposed(part, analysis.exposed[part.device], transferring[part.device]) for part in analysis.partition
-    )
+        found[index] = Intervals.union(arrived[here], end[here])
+    return found
+
+
+def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartition, ...]:
+    """A rank's partition with exposed communication split into transfer and wait.
+
+    A row that matched no other counts as transfer: nothing shows that it waited.
+
+    Args:
+        analysis: one rank.
+        meeting: all of them.
+    """
+    found = transferring(analysis, meeting)
+    return tuple(split_exposed(part, analysis.exposed[part.device], found[part.device]) for part in analysis.partition)
 
 
 def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:

@@ -13,6 +13,7 @@ from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
 from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
 from zerotrace.analysis.launches import find_launches, on_device
+from zerotrace.analysis.overlap_tax import DeviceTax, device_taxes
 from zerotrace.analysis.own_time import OwnTimes, own_times
 from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
 from zerotrace.analysis.wire import RankTraffic, rank_traffic
@@ -53,6 +54,8 @@ class RankAnalysis:
     """Of each of these rows, how long no compute runs beside it."""
     own: OwnTimes
     """What the rank did by itself ahead of each row of ``collectives``."""
+    taxes: tuple[DeviceTax, ...]
+    """Compute kernels alone and beside communication, one entry a device; none in host mode."""
     evidence: tuple[RankEvidence, ...]
     """What the waits of streams and calls say of blocking time, one entry a device; none without them."""
     traffic: RankTraffic
@@ -105,6 +108,7 @@ def analyse_rank(
         collectives=rows,
         exposed_rows_ns=exposed_part(rows, {time.device: time.exposed for time in times}),
         own=own_times(rows, events, times, causes, windows, launches),
+        taxes=device_taxes(rank, events, times, windows),
         evidence=tuple(
             found
             for why in causes

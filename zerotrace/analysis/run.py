@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting
+from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, transferring
 from zerotrace.analysis.agreement import common_mode, disagreements, hosts_of_ranks
 from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.collective_figures import collective_figures
@@ -21,6 +21,7 @@ from zerotrace.analysis.gathers.table import gathers_table
 from zerotrace.analysis.lateness import lateness_table
 from zerotrace.analysis.memory.reading import MeasuredRanks, measure_ranks, memory_files
 from zerotrace.analysis.memory.report import memory_report, theory_alone
+from zerotrace.analysis.overlap_tax import sum_up, tell
 from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
@@ -36,8 +37,10 @@ from zerotrace.model import (
     Attribution,
     Collectives,
     Diagnostic,
+    KernelTax,
     Level,
     Mode,
+    RankTax,
     RunManifest,
     StepPartition,
     WireLedger,
@@ -49,6 +52,7 @@ from zerotrace.schema import (
     HTA_KERNELS,
     HTA_OVERLAP,
     MEMORY,
+    OVERLAP_TAX,
     PARTITION,
     STEPS,
     STRAGGLERS,
@@ -174,6 +178,7 @@ def analyze(
         write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
         if measured.timeline is not None:
             write_arrow(folder, MEMORY, measured.timeline)
+        analysis = _with_overlap_tax(analysis, meeting, readings, folder)
         write_table(folder, STEPS, analysis.windows)
         write_table(folder, PARTITION, analysis.partition)
         if options.hta:
@@ -301,6 +306,22 @@ def _with_memory(
 
 def _split(analysis: RankAnalysis, meeting: Meeting | None) -> tuple[StepPartition, ...]:
     return analysis.partition if meeting is None else split_waiting(analysis, meeting)
+
+
+def _with_overlap_tax(
+    analysis: Analysis, meeting: Meeting | None, readings: Sequence[RankReading], folder: Path
+) -> Analysis:
+    ranks: list[RankTax] = []
+    kernels: list[KernelTax] = []
+    for reading in readings:
+        arrived = transferring(reading.analysis, meeting) if meeting is not None else {}
+        for tax in reading.analysis.taxes:
+            ranks.append(sum_up(tax, reading.source.rank, arrived.get(tax.device)))
+            kernels += tax.kernels
+    if not ranks:
+        return analysis
+    write_table(folder, OVERLAP_TAX, kernels)
+    return replace(analysis, overlap_tax=tell(ranks))
 
 
 def _with_stragglers(analysis: Analysis, meeting: Meeting, readings: Sequence[RankReading], folder: Path) -> Analysis:

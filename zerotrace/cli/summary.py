@@ -40,6 +40,8 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     if analysis.memory is not None:
         for line in memory_lines(analysis.memory):
             console.print(line)
+    if analysis.overlap_tax is not None:
+        console.print(Text(analysis.overlap_tax.sentence))
     for finding in analysis.findings[:_MAX_FINDINGS]:
         _print_finding(console, finding)
     for note in analysis.diagnostics:

@@ -42,6 +42,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
     src_rank: Any = msgspec.field(default=None, name="Src Rank")
     dst_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    grid: Any = None
+    block: Any = None
     wait_on_stream: Any = None
     wait_on_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 

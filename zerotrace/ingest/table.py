@@ -77,6 +77,7 @@ def event_table(
         "correlation": Ints.of([args.correlation for args in rows.args]).without(UNKNOWN_ID),
         "external_id": _external_ids(rows),
         **_sparse_columns(rows, np.flatnonzero(rows.is_device), ("transfer_bytes",)),
+        "launch_shape": _launch_shapes(rows),
         **_sparse_columns(rows, np.flatnonzero(is_sync), ("wait_on_stream", "wait_on_correlation")),
         **_collective_columns(len(rows), collectives),
     }
@@ -144,6 +145,27 @@ def _sparse_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -
         field: Ints.of([getattr(args, field) for args in carriers]).without(-1).spread(len(rows), place)
         for field in fields
     }
+
+
+def _launch_shapes(rows: EventRows) -> Texts:
+    """Grid and block of the device rows that have them, each shape written once: ``17x1x1/256x1x1``."""
+    place = np.flatnonzero(rows.is_device)
+    shapes: list[Any] = [None] * place.size
+    for i, row in enumerate(place.tolist()):
+        grid, block = rows.args[row].grid, rows.args[row].block
+        if type(grid) is list and type(block) is list:
+            shapes[i] = (*grid, "/", *block)
+    try:
+        distinct = dict.fromkeys(shapes)
+    except TypeError:  # something else than numbers in the place of a size
+        shapes = [None if shape is None else tuple(map(str, shape)) for shape in shapes]
+        distinct = dict.fromkeys(shapes)
+    texts = {shape: None if shape is None else _shape_text(shape) for shape in distinct}
+    return Texts.of([texts[shape] for shape in shapes]).spread(len(rows), place)
+
+
+def _shape_text(shape: tuple[Any, ...]) -> str:
+    return "x".join(map(str, shape)).replace("x/x", "/")
 
 
 def _lane_columns(rows: EventRows, place: Int64Array) -> dict[str, Texts | Ints]:

@@ -29,6 +29,7 @@ from zerotrace.model.memory import (
     RankMemory,
     Reconciliation,
 )
+from zerotrace.model.overlap_tax import KernelTax, NotCompared, OverlapTax, RankTax, TaxVerdict
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
 from zerotrace.model.stragglers import Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
@@ -68,6 +69,7 @@ __all__ = [
     "HtaKernelType",
     "HtaOverlap",
     "HtaReport",
+    "KernelTax",
     "KernelTime",
     "LabelsRecord",
     "LadderStep",
@@ -78,7 +80,9 @@ __all__ = [
     "MemoryReport",
     "Mode",
     "ModelShape",
+    "NotCompared",
     "Origin",
+    "OverlapTax",
     "OwnTime",
     "OwnedBytes",
     "Owner",
@@ -90,6 +94,7 @@ __all__ = [
     "RankMemory",
     "RankRecord",
     "RankSummary",
+    "RankTax",
     "Reconciliation",
     "RunManifest",
     "SlackBin",
@@ -100,6 +105,7 @@ __all__ = [
     "StepWindow",
     "StragglerVerdict",
     "Stragglers",
+    "TaxVerdict",
     "TraceSource",
     "Verdict",
     "WindowKind",

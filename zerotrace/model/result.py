@@ -14,6 +14,7 @@ from zerotrace.model.gathers import GatherReport
 from zerotrace.model.hta import HtaReport
 from zerotrace.model.manifest import RunManifest
 from zerotrace.model.memory import MemoryReport
+from zerotrace.model.overlap_tax import OverlapTax
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
 from zerotrace.model.stragglers import Stragglers
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
@@ -133,6 +134,8 @@ class Analysis:
     """What costs the run most, worst first; nothing within the noise of the step time."""
     stragglers: Stragglers | None = None
     """Who arrives last at collectives, and whether chance explains it; ``None`` where none was matched."""
+    overlap_tax: OverlapTax | None = None
+    """What compute pays for running beside communication; ``None`` in host mode."""
     blocking_check: BlockingCheck | None = None
     """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
     clock: ClockReport | None = None
