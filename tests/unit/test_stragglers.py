@@ -321,3 +321,32 @@ def test_many_arrivals_are_judged_as_exactly_as_matters() -> None:
     one_more = chance_of_sum(np.append(places, 1), np.append(share, 0.5), np.append(own, True))
     assert SIGNIFICANCE / 100 < exact < 0.5
     assert one_more == pytest.approx(exact, rel=0.05)
+
+
+def test_hosts_whose_clocks_differ_are_compared_on_one(analyse: Analyse) -> None:
+    ranks = job(2, 10)
+    for period in range(10):
+        for rank, trace in enumerate(ranks):
+            at = FIRST + period * PERIOD
+            trace.compute(at + 55, at + 60 + 20 * rank, launched=at - AHEAD + 10)
+            gather(trace, period, 60 + 20 * rank)
+    for rank, trace in enumerate(ranks):
+        trace.with_metadata(host_name=f"host{rank}")
+    alone = judge(analyse, ranks)
+    for event in ranks[0].events:
+        event["ts"] += 3_000_000  # three seconds ahead
+    assert of_rank(alone, 1).late_ns == 200_000
+    assert judge(analyse, ranks).ranks == alone.ranks
+
+
+def test_waiting_for_a_profiler_is_nobodys_lateness(analyse: Analyse) -> None:
+    ranks = job(2, 2)
+    for period in range(2):
+        for rank, trace in enumerate(ranks):
+            gather(trace, period, 60 + 20 * rank)
+    assert of_rank(judge(analyse, ranks), 1).num_late == 2
+    # what rank 1 did before its first gather was not recorded: its trace begins after rank 0's gather did
+    ranks[1].events = [e for e in ranks[1].events if e["ts"] > FIRST + 60 or e["name"].startswith("ProfilerStep")]
+    ranks[1].events[0].update(ts=FIRST + 70, dur=130)
+    found = judge(analyse, ranks)
+    assert (of_rank(found, 1).num_last, of_rank(found, 1).num_late) == (2, 1)

@@ -5,7 +5,8 @@ from being read naively.
 
 *Ties.* Ends of one collective, which should be one moment, differ a little over its members: by clocks, and by how a
 ring finishes. Arrivals that differ by no more than nine of ten collectives' ends do are no late arrivals; nor are those
-that differ by no more than that once the ends of the two ranks' previous collective are taken off.
+that differ by no more than that once the ends of the two ranks' previous collective are taken off. Nor is a rank late
+for whose profiler the others waited.
 
 *One delay, many arrivals.* Collectives make devices wait for each other, not hosts. A rank whose host falls behind
 once stays behind, and is last at every collective until the hosts meet again, which they do where both wait for their
@@ -71,16 +72,17 @@ def last_arrivals(meeting: Meeting, own: OwnTimes) -> LastArrivals:
         meeting: matched collectives of all ranks.
         own: own times ahead of ``meeting.rows``.
     """
-    start, collective = meeting.rows.start, meeting.matches.collective
+    start, collective = _shared(meeting, meeting.rows.start), meeting.matches.collective
     matched = np.flatnonzero(collective != ABSENT)
     matched = matched[np.lexsort((start[matched], collective[matched]))]
     final = np.flatnonzero(np.append(np.diff(collective[matched]) != 0, True)[: matched.size])
     row, before = matched[final], matched[final - 1]
     late = start[row] - start[before]
-    tie = _tie(meeting.rows.end, matched, final)
+    tie = _tie(_shared(meeting, meeting.rows.end), matched, final)
     began = late - (own.own[row] - own.own[before])
     have_met = (own.previous[row] != ABSENT) & (own.previous[before] != ABSENT)
     is_late = late - np.where(have_met, np.maximum(began, 0), 0) > tie
+    is_late[collective[meeting.profiler_start.waits]] = False
     delay = late - _carried(meeting, own, row, before, late)
     is_new = is_late & (2 * delay > late)
     return LastArrivals(row, before, late, began, delay, is_late, _apart(meeting, own, row, is_new), tie)
@@ -125,6 +127,11 @@ def _figure(lateness: StepLateness, column: str) -> object:
     return getattr(getattr(lateness, whose), "total_ns" if part == "ns" else part)
 
 
+def _shared(meeting: Meeting, times: Int64Array) -> Int64Array:
+    """Times of the meeting's rows on one clock for all ranks."""
+    return times - meeting.matches.clocks.of_rows(meeting.rows.rank)
+
+
 def _tie(end: Int64Array, matched: Int64Array, final: Int64Array) -> int:
     """How far the ends of one collective lie apart on its members, for nine of ten collectives."""
     if not final.size:
@@ -137,7 +144,7 @@ def _tie(end: Int64Array, matched: Int64Array, final: Int64Array) -> int:
 def _carried(meeting: Meeting, own: OwnTimes, row: Int64Array, before: Int64Array, late: Int64Array) -> Int64Array:
     """The part of each lateness that is an old delay of the rank's host, as the module's words define it."""
     earlier, other = own.previous[row], own.previous[before]
-    collective, start = meeting.matches.collective, meeting.rows.start
+    collective, start = meeting.matches.collective, _shared(meeting, meeting.rows.start)
     launched, came_back = start - own.lead, start - own.resumed
     known = (earlier != ABSENT) & (other != ABSENT)
     known &= (collective[earlier] == collective[other]) & (collective[earlier] != ABSENT)
@@ -154,7 +161,7 @@ def _apart(meeting: Meeting, own: OwnTimes, row: Int64Array, is_new: BoolArray) 
     new = np.flatnonzero(is_new)
     order = np.lexsort((meeting.rows.start[row[new]], meeting.rows.rank[row[new]]))
     new = new[order]
-    rank, start = meeting.rows.rank[row[new]], meeting.rows.start[row[new]]
+    rank, start = meeting.rows.rank[row[new]], meeting.rows.start[row[new]]  # each on its own clock
     begin = start - own.own[row[new]]
     apart = np.ones(new.size, dtype=bool)
     apart[1:] = (rank[1:] != rank[:-1]) | (begin[1:] >= start[:-1])

@@ -99,7 +99,8 @@ class Stragglers:
     own; ``None`` without any."""
     tie_ns: int
     """Arrivals nearer to each other than this are no late arrivals: nine of ten collectives end on all their members
-    within it. Nor are those nearer than this once the difference of the previous collective's ends is taken off."""
+    within it. Nor are those nearer than this once the difference of the previous collective's ends is taken off, nor
+    those of a rank whose profiler had not started yet."""
     largest_ns: int | None
     """The longest delay of an independent arrival; ``None`` without any."""
     largest_place: Place | None
