@@ -16,6 +16,7 @@ from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.overlap_tax import DeviceTax, device_taxes
 from zerotrace.analysis.own_time import OwnTimes, own_times
 from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
+from zerotrace.analysis.reductions import reduction_steps
 from zerotrace.analysis.wire import RankTraffic, rank_traffic
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import (
@@ -26,6 +27,7 @@ from zerotrace.model import (
     KernelTime,
     Level,
     Mode,
+    ReductionStep,
     StepPartition,
     StepWindow,
 )
@@ -61,6 +63,8 @@ class RankAnalysis:
     traffic: RankTraffic
     labels: tuple[LabelTotal, ...]
     """What the rank's labels count up to in each step."""
+    reductions: tuple[ReductionStep, ...]
+    """The reduction of gradients in each step that has some."""
     gathers: RankGathers | None
     """Stage 3's parameter gathers; ``None`` where nothing looks like them."""
     top_kernels: tuple[KernelTime, ...]
@@ -116,6 +120,7 @@ def analyse_rank(
         ),
         traffic=rank_traffic(rows),
         labels=label_totals(labels, windows),
+        reductions=tuple(reduction_steps(rank, rows, windows, times, causes)),
         gathers=find_gathers(view, attribution),
         top_kernels=tuple(_top_kernels(rank, events)),
         diagnostics=tuple(diagnostics),

@@ -242,6 +242,7 @@ def _assemble(
         blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
         manifest=told.manifest,
         collectives=_collectives(readings, meeting, _counted(steps, left_out)),
+        reductions=tuple(step for reading in readings for step in reading.analysis.reductions),
         wire=_wire(readings, steps, told),
         inputs=inputs,
         options=request.options,

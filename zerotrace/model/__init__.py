@@ -13,7 +13,7 @@ from zerotrace.model.clock import ClockReport, HostClock
 from zerotrace.model.collectives import CollectiveFigures, Collectives, CollectiveSample, StepArrivals
 from zerotrace.model.comparison import COMPARISON_VERSION, ComparedRun, Comparison, Work
 from zerotrace.model.finding import Finding, Gain, Place
-from zerotrace.model.gathers import GatherGroup, GatherReport, GatherStep, GatherTotals, LatePrefetch, SlackBin
+from zerotrace.model.gathers import GatherGroup, GatherReport, GatherStep, GatherTotals, HeldGather, LinkUse, SlackBin
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
 from zerotrace.model.memory import (
@@ -31,6 +31,7 @@ from zerotrace.model.memory import (
 )
 from zerotrace.model.overlap_tax import KernelTax, NotCompared, OverlapTax, RankTax, TaxVerdict
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
+from zerotrace.model.reductions import ReductionStep
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
 from zerotrace.model.stragglers import Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
 from zerotrace.model.vocabulary import OWNER_MEANINGS, Attribution, Category, Level, Mode, Owner, WindowKind
@@ -64,6 +65,7 @@ __all__ = [
     "GatherReport",
     "GatherStep",
     "GatherTotals",
+    "HeldGather",
     "HostClock",
     "HtaIdle",
     "HtaKernelType",
@@ -73,10 +75,10 @@ __all__ = [
     "KernelTime",
     "LabelsRecord",
     "LadderStep",
-    "LatePrefetch",
     "Lateness",
     "LedgerLine",
     "Level",
+    "LinkUse",
     "MemoryReport",
     "Mode",
     "ModelShape",
@@ -96,6 +98,7 @@ __all__ = [
     "RankSummary",
     "RankTax",
     "Reconciliation",
+    "ReductionStep",
     "RunManifest",
     "SlackBin",
     "Spread",

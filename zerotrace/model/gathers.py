@@ -43,6 +43,7 @@ class GatherGroup:
     """The module that needs them first; ``None`` where unknown, ``""`` is the root."""
     num_late: int | None
     """Prefetches that hold compute back; ``None`` in host mode."""
+    num_demand: int
     totals: GatherTotals
 
 
@@ -63,6 +64,14 @@ class GatherStep:
     totals: GatherTotals
     fetched: GatherTotals
     """The same without the refresh of persisted parameters."""
+    demand_blocking_ns: int | None
+    """What demands hold compute back; ``None`` in host mode."""
+    prefetch_blocking_ns: int | None
+    """What prefetches hold compute back."""
+    refresh_start_ns: int | None
+    """Submission of the first refresh; ``None`` without a refresh."""
+    refresh_end_ns: int | None
+    """End of the last one."""
     coordinator_ns: int | None
     """Host time in the coordinator's fetches and releases; ``None`` without their labels."""
     coordinator_host_bound_ns: int | None
@@ -71,10 +80,17 @@ class GatherStep:
     """How often the coordinator made the host wait for a pending fetch; ``None`` where it cannot be told."""
     forced_sync_ns: int | None
 
+    @property
+    def refresh_ns(self) -> int | None:
+        """From the submission of the first refresh to the end of the last."""
+        if self.refresh_start_ns is None or self.refresh_end_ns is None:
+            return None
+        return self.refresh_end_ns - self.refresh_start_ns
+
 
 @dataclass(frozen=True, kw_only=True)
-class LatePrefetch:
-    """A prefetch that holds compute back."""
+class HeldGather:
+    """A gather that holds compute back."""
 
     rank: int
     step: int
@@ -89,6 +105,21 @@ class LatePrefetch:
     blocking_ns: int
     slack_ns: int | None
     num_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkUse:
+    """How well demands and prefetches use the link, by their size."""
+
+    num_gathers: int
+    """Gathers of known bytes and transfer."""
+    median_bytes: float
+    best_bytes_per_s: float
+    """Bytes by transfer of the largest ones, which together carry half of the bytes."""
+    transfer_ns: int
+    """Σ transfer."""
+    at_best_ns: float
+    """Σ bytes by the best rate: what the transfers would take at that rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +150,12 @@ class GatherReport:
     phases: tuple[GatherGroup, ...]
     modules: tuple[GatherGroup, ...]
     """By the module that needs them first, in the order in which modules are needed; without refreshes."""
-    late: tuple[LatePrefetch, ...]
+    late: tuple[HeldGather, ...]
     """The late prefetches that hold compute back longest, longest first; at most 200."""
+    missed: tuple[HeldGather, ...]
+    """The same of demands."""
+    link: LinkUse | None
+    """``None`` where transfer or bytes are unknown."""
     slack: tuple[SlackBin, ...]
     num_persisted: int | None
     """Parameters that are refreshed in a step: persisted, kept whole on every rank."""

@@ -16,6 +16,7 @@ from zerotrace.model.manifest import RunManifest
 from zerotrace.model.memory import MemoryReport
 from zerotrace.model.overlap_tax import OverlapTax
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
+from zerotrace.model.reductions import ReductionStep
 from zerotrace.model.stragglers import Stragglers
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
 from zerotrace.model.wire import WireLedger
@@ -130,6 +131,8 @@ class Analysis:
     """Stage 3's parameter gathers; ``None`` where there are none."""
     no_gathers: str | None = None
     """Why there are none, one sentence; ``None`` where there are some."""
+    reductions: tuple[ReductionStep, ...] = ()
+    """The reduction of gradients by rank and step; empty where there is none."""
     findings: tuple[Finding, ...] = ()
     """What costs the run most, worst first; nothing within the noise of the step time."""
     stragglers: Stragglers | None = None

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from zerotrace.analysis.findings import host, memory
+from zerotrace.analysis.findings import coordinator, gathers, host, memory, reductions
 from zerotrace.analysis.findings.noise import step_noise_ns
 from zerotrace.model import Analysis, Finding
 
 Rule = Callable[[Analysis], Iterator[Finding]]
 
 #: Every rule, in no order: findings are sorted by what they cost.
-RULES: tuple[Rule, ...] = (*host.RULES, *memory.RULES)
+RULES: tuple[Rule, ...] = (*host.RULES, *memory.RULES, *gathers.RULES, *coordinator.RULES, *reductions.RULES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,23 @@ from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import NO_STEP
 from zerotrace.intervals import Int64Array
 from zerotrace.labels import GatherKind, Phase
-from zerotrace.model import GatherGroup, GatherReport, GatherStep, GatherTotals, LatePrefetch, SlackBin, StepWindow
+from zerotrace.model import (
+    GatherGroup,
+    GatherReport,
+    GatherStep,
+    GatherTotals,
+    HeldGather,
+    LinkUse,
+    SlackBin,
+    StepWindow,
+)
 from zerotrace.tables import BoolArray
+from zerotrace.units import NS_PER_S
 
 _DEMAND, _PREFETCH, _REFRESH = (KINDS.index(kind) for kind in GatherKind)
 
-#: More late prefetches than this nobody reads; the table has all of them.
-MAX_LATE = 200
+#: More gathers that hold compute back nobody reads; the table has all of them.
+MAX_HELD = 200
 
 _MS = 1_000_000
 #: Borders of the slack histogram, nanoseconds.
@@ -123,7 +133,9 @@ def gather_report(parts: Sequence[CompleteGathers], windows: Sequence[StepWindow
             if (chosen := warm & (columns.phase == code)).any()
         ),
         modules=tuple(_modules(columns, warm & (columns.kind != _REFRESH))),
-        late=tuple(_late(columns, warm)),
+        late=tuple(_held(columns, warm & (columns.late == 1))),
+        missed=tuple(_held(columns, warm & (columns.kind == _DEMAND) & (columns.blocking > 0))),
+        link=_link(columns, warm & (columns.kind != _REFRESH)),
         slack=tuple(_slack(columns, warm)),
         num_persisted=_num_persisted(columns, warm),
     )
@@ -162,6 +174,7 @@ def _group(
         rank=rank,
         module=module,
         num_late=_num_late(columns, chosen),
+        num_demand=int((chosen & (columns.kind == _DEMAND)).sum()),
         totals=totals(columns, chosen),
     )
 
@@ -169,6 +182,7 @@ def _group(
 def _step(part: CompleteGathers, columns: _Columns, number: int, step: int) -> GatherStep:
     mine = (columns.rank == part.rank) & (columns.step == step)
     count = {code: int((mine & (columns.kind == code)).sum()) for code in (_DEMAND, _PREFETCH, _REFRESH, ABSENT)}
+    refreshes = np.flatnonzero(mine & (columns.kind == _REFRESH) & (columns.end != ABSENT))
     cold = part.cold[part.own.step == step]
     host = part.own.coordinator
     return GatherStep(
@@ -182,6 +196,10 @@ def _step(part: CompleteGathers, columns: _Columns, number: int, step: int) -> G
         num_late=_num_late(columns, mine),
         totals=totals(columns, mine),
         fetched=totals(columns, mine & (columns.kind != _REFRESH)),
+        demand_blocking_ns=_blocking(columns, mine & (columns.kind == _DEMAND)),
+        prefetch_blocking_ns=_blocking(columns, mine & (columns.kind == _PREFETCH)),
+        refresh_start_ns=int(columns.submit[refreshes].min()) if refreshes.size else None,
+        refresh_end_ns=int(columns.end[refreshes].max()) if refreshes.size else None,
         coordinator_ns=_or_none(host.host[number]),
         coordinator_host_bound_ns=_or_none(host.host_bound[number]),
         num_forced_syncs=_or_none(host.num_forced[number]),
@@ -200,11 +218,11 @@ def _modules(columns: _Columns, chosen: BoolArray) -> Iterator[GatherGroup]:
         yield _group(columns, chosen & (codes == code), module=name)
 
 
-def _late(columns: _Columns, warm: BoolArray) -> Iterator[LatePrefetch]:
-    rows = np.flatnonzero(warm & (columns.late == 1))
-    for row in rows[np.argsort(-columns.blocking[rows], kind="stable")][:MAX_LATE].tolist():
+def _held(columns: _Columns, chosen: BoolArray) -> Iterator[HeldGather]:
+    rows = np.flatnonzero(chosen)
+    for row in rows[np.argsort(-columns.blocking[rows], kind="stable")][:MAX_HELD].tolist():
         phase = int(columns.phase[row])
-        yield LatePrefetch(
+        yield HeldGather(
             rank=int(columns.rank[row]),
             step=int(columns.step[row]),
             gather=int(columns.number[row]),
@@ -217,6 +235,29 @@ def _late(columns: _Columns, warm: BoolArray) -> Iterator[LatePrefetch]:
             slack_ns=columns.slack_of(row),
             num_bytes=_or_none(columns.num_bytes[row]),
         )
+
+
+def _link(columns: _Columns, chosen: BoolArray) -> LinkUse | None:
+    """Rates of gathers whose size and transfer are known."""
+    rows = np.flatnonzero(chosen & (columns.num_bytes > 0) & (columns.transfer > 0))
+    if not rows.size:
+        return None
+    size, transfer = columns.num_bytes[rows], columns.transfer[rows]
+    order = np.argsort(-size, kind="stable")
+    num_large = int(np.searchsorted(np.cumsum(size[order]), size.sum() / 2)) + 1
+    large = order[:num_large]
+    best = float(size[large].sum() / transfer[large].sum())
+    return LinkUse(
+        num_gathers=int(rows.size),
+        median_bytes=float(np.median(size)),
+        best_bytes_per_s=best * NS_PER_S,
+        transfer_ns=int(transfer.sum()),
+        at_best_ns=float(size.sum() / best),
+    )
+
+
+def _blocking(columns: _Columns, chosen: BoolArray) -> int | None:
+    return _sum_if_known(columns.blocking[chosen & (columns.gather != ABSENT)])
 
 
 def _slack(columns: _Columns, warm: BoolArray) -> Iterator[SlackBin]:

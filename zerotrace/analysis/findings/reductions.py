@@ -1,0 +1,119 @@
+"""Findings about the reduction of gradients: compute that waits behind it, and buckets too large to overlap.
+
+Costs are those of the rank that is held back least: what the others wait for is that rank, and not the reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from zerotrace.analysis.findings.gather_costs import step_place
+from zerotrace.model import Analysis, Finding, Gain, Place, ReductionStep
+from zerotrace.units import format_bytes, format_ns
+
+#: In so few buckets there is no backward left beside the last one.
+FEW_BUCKETS = 2
+
+#: Of a reduction that overlaps, less than this part is exposed.
+EXPOSED_RATIO = 0.5
+
+#: Buckets that a step should have, at the least, for most of them to be hidden.
+ENOUGH_BUCKETS = 16
+
+
+def few_reduce_buckets(analysis: Analysis) -> Iterator[Finding]:
+    """Gradients in one or two buckets, the last of which nothing hides. Cost, and gain at most: their blocking time."""
+    held = _least_held(analysis)
+    if held is None or _overlap(analysis) is False:
+        return
+    cost, steps = held
+    count = fmean(step.num_reductions for step in steps)
+    share = sum(step.exposed_ns for step in steps) / max(1, sum(step.reduce_ns for step in steps))
+    if count > FEW_BUCKETS or share < EXPOSED_RATIO:
+        return
+    size = max((step.largest_bytes or 0 for step in steps), default=0)
+    psi = analysis.manifest.model.num_params if analysis.manifest else None
+    wish = f": {psi // ENOUGH_BUCKETS}" if psi else ""
+    yield Finding(
+        code="few_reduce_buckets",
+        claim=f"Gradients are reduced in {count:.2g} buckets of up to {format_bytes(size)}, too few to overlap with "
+        f"the backward pass: {100 * share:.0f} % of the reduction is exposed.",
+        evidence=f"It holds compute back for {format_ns(cost)} a step on the rank that waits least, "
+        f"{format_ns(_most(analysis))} on the one that waits most.",
+        numbers={"num_reductions": count, "blocking_ns": cost, "exposed_ratio": share},
+        cost_ns=cost,
+        place=_place(analysis, steps),
+        knob=f"smaller zero_optimization.reduce_bucket_size{wish}",
+        gain=Gain(step_ns=cost, basis="the time for which the reduction holds compute back"),
+    )
+
+
+def serial_reduction(analysis: Analysis) -> Iterator[Finding]:
+    """Compute that waits behind the reduction of gradients. Cost, and gain at most: its blocking time."""
+    held = _least_held(analysis)
+    if held is None:
+        return
+    cost, steps = held
+    overlap = _overlap(analysis)
+    if overlap is not False and fmean(step.num_reductions for step in steps) <= FEW_BUCKETS:
+        return  # that is what few_reduce_buckets says
+    if not cost:
+        return
+    sync = fmean(step.blocking_sync_ns or 0 for step in steps)
+    how = "the host synchronises with it" if sync > cost / 2 else "kernels are launched, and held back by it"
+    knob = (
+        "zero_optimization.overlap_comm: true" if overlap is False else "smaller zero_optimization.reduce_bucket_size"
+    )
+    yield Finding(
+        code="reduction_serial",
+        claim=f"Compute waits behind the reduction of gradients for {format_ns(cost)} a step: {how}.",
+        evidence=f"That is the rank that waits least, {format_ns(sync)} of it with the host in a synchronising call; "
+        f"the one that waits most is held back for {format_ns(_most(analysis))}, waiting for others included.",
+        numbers={"blocking_ns": cost, "blocking_sync_ns": sync},
+        cost_ns=cost,
+        place=_place(analysis, steps),
+        knob=knob.format("zero_optimization"),
+        gain=Gain(step_ns=cost, basis="the time for which the reduction holds compute back"),
+    )
+
+
+def _by_rank(analysis: Analysis) -> dict[int, list[ReductionStep]]:
+    found: dict[int, list[ReductionStep]] = {}
+    for step in analysis.reductions:
+        found.setdefault(step.rank, []).append(step)
+    return found
+
+
+def _held(steps: Sequence[ReductionStep]) -> float:
+    return fmean(step.blocking_ns or 0 for step in steps)
+
+
+def _least_held(analysis: Analysis) -> tuple[float, list[ReductionStep]] | None:
+    """Blocking time a step, and the steps, of the rank that is held back least; ``None`` where it is unknown."""
+    if not analysis.reductions or any(step.blocking_ns is None for step in analysis.reductions):
+        return None
+    steps = min(_by_rank(analysis).values(), key=_held)
+    return _held(steps), steps
+
+
+def _most(analysis: Analysis) -> float:
+    return max(_held(steps) for steps in _by_rank(analysis).values())
+
+
+def _overlap(analysis: Analysis) -> bool | None:
+    """What the configuration says of ``overlap_comm``, which is on by default at stage 3 alone; ``None`` if unknown."""
+    manifest = analysis.manifest
+    if manifest is None or manifest.ds_config is None:
+        return None
+    section = manifest.ds_config.get("zero_optimization")
+    stated = section.get("overlap_comm") if isinstance(section, dict) else None
+    return stated if isinstance(stated, bool) else manifest.stage == 3
+
+
+def _place(analysis: Analysis, steps: Sequence[ReductionStep]) -> Place | None:
+    worst = max(steps, key=lambda step: step.blocking_ns or 0)
+    return step_place(analysis, worst.rank, worst.step)
+
+
+RULES = (few_reduce_buckets, serial_reduction)
