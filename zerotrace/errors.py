@@ -62,6 +62,10 @@ class ComparisonError(ZerotraceError):
     """Runs that cannot be held against each other."""
 
 
+class OutputError(ZerotraceError):
+    """Output that cannot be written where it is to go."""
+
+
 class CaptureError(ZerotraceError):
     """A capture that cannot start, or a rank that died or hung."""
 

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
-from zerotrace.analysis.workers import begin_worker, start_method, worker_count
+from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
 from zerotrace.ingest.rank import ingest_rank
@@ -106,7 +106,8 @@ def _spread(
         yield from (_read(*task) for task in work)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context(start_method()), initializer=begin_worker) as pool:
-        tasks = [pool.submit(_read, *task) for task in work]
+        with signals_later():
+            tasks = [pool.submit(_read, *task) for task in work]
         try:
             yield from (task.result() for task in tasks)
         except BrokenProcessPool as error:

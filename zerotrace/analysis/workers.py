@@ -6,8 +6,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from zerotrace.lifetime import die_with_parent
+
+_STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def worker_count(num_tasks: int, jobs: int | None) -> int:
@@ -20,6 +24,20 @@ def start_method() -> str:
     return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
 
 
+@contextmanager
+def signals_later() -> Iterator[None]:
+    """Holds signals back while workers are made, that is while the first task is handed to a pool.
+
+    An exception in one of the functions that run around a fork is only printed, and what they were about to do is left
+    undone: the run would go on after Ctrl-C, or its new worker hang.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def begin_worker() -> None:
     """What each worker does first."""
     die_with_parent(signal.SIGKILL)
@@ -28,3 +46,5 @@ def begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for sig in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, signal.SIG_DFL)
+    # It has begun with them held back.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)

@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 
-from zerotrace.cli.terminal import accept_any_encoding, printable
+from zerotrace.cli.terminal import accept_any_encoding, keep_stream_numbers, printable, writing
 from zerotrace.errors import ZerotraceError
 from zerotrace.version import VERSION
 
 #: Each command is a function of its name in a module of its name, imported when it is asked for.
 COMMANDS = ("analyze", "capture", "compare", "doctor", "ledger")
+
+#: Exit code after Ctrl-C, as a shell has it.
+_INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -30,9 +33,14 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        keep_stream_numbers()
         accept_any_encoding()
         try:
-            return super().invoke(ctx)
+            with writing():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            ctx.exit(_INTERRUPTED)
         except ZerotraceError as error:
             if ctx.params.get("verbose", 0) >= 2:
                 traceback.print_exception(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from zerotrace.cli.ablation import ablation_lines
 from zerotrace.cli.launching import run_plan
 from zerotrace.cli.outcome import describe, summarise, talk
 from zerotrace.cli.request import Request, make_plan
+from zerotrace.cli.terminal import print_data
 
 if TYPE_CHECKING:
     from zerotrace.capture.complete import CaptureResult
@@ -98,13 +98,13 @@ def _print(results: list[CaptureResult], *, as_json: bool) -> None:
     ablation: Ablation = ablate(runs[0], runs[1])
     if as_json:
         summaries = [summarise(folder, manifest) for folder, manifest in complete]
-        click.echo(json.dumps({"with": summaries[0], "without": summaries[1], "ablation": asdict(ablation)}, indent=1))
+        whole = {"with": summaries[0], "without": summaries[1], "ablation": asdict(ablation)}
+        print_data(json.dumps(whole, indent=1) + "\n")
     else:
         for folder, manifest in complete:
             for record in manifest.ranks:
                 talk(describe(record))
             click.echo(str(folder))
-    sys.stdout.flush()
     for line in ablation_lines(ablation):
         talk(line)
     names = [shlex.quote(str(folder)) for folder, _ in complete]

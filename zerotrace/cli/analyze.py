@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from zerotrace.cli.terminal import end_in_order
+from zerotrace.cli.terminal import end_in_order, print_data
 
 
 def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
@@ -97,7 +97,7 @@ def analyze(
     talk = (lambda line: click.echo(line, err=True)) if sys.stderr.isatty() else None
     analysis, folder, reused = run(inputs, out, options, renderer, talk)
     if as_json:
-        sys.stdout.buffer.write((folder / ANALYSIS_FILE).read_bytes())
+        print_data((folder / ANALYSIS_FILE).read_bytes())
     else:
         from zerotrace.cli.summary import print_summary
 

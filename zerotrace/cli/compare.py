@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zerotrace.cli.ablation import ablation_lines
-from zerotrace.cli.terminal import printable
+from zerotrace.cli.terminal import print_data, printable
 from zerotrace.units import GIB, NS_PER_MS
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
     if as_json:
         from zerotrace.store import to_json
 
-        click.echo(to_json(comparison), nl=False)
+        print_data(to_json(comparison))
     elif as_csv:
-        click.echo(to_csv(comparison), nl=False)
+        print_data(to_csv(comparison))
     else:
         _print_table(comparison)
         for ablation in comparison.ablations:

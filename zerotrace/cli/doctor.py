@@ -10,7 +10,7 @@ import click
 
 from zerotrace.capture.engines import DEEPSPEED
 from zerotrace.cli.outcome import talk
-from zerotrace.cli.terminal import printable
+from zerotrace.cli.terminal import print_data, printable
 
 _EPILOG = """\b
 Examples:
@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, out: Path, as_json: bool) -> None:
 
     diagnosis = examine(out)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1))
+        print_data(json.dumps(dataclasses.asdict(diagnosis), indent=1) + "\n")
     else:
         for check in diagnosis.checks:
             click.echo(printable(f"{check.health.value:8} {check.name}: {check.found}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotrace.cli.terminal import printable
+from zerotrace.cli.terminal import print_data, printable
 from zerotrace.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _measure(path: Path, owners: Path | None, as_json: bool) -> None:
             "peak_owners": by_owner(first.peak),
             "devices": measured,
         }
-        click.echo(json.dumps(_plain(content), indent=1))
+        print_data(json.dumps(_plain(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_memory
 
@@ -163,7 +163,7 @@ def _on_paper(
     if as_json:
         stages = [dict(zip(("paper", "deepspeed", "words"), entry)) for entry in entries]
         content = {"num_params": shapes.num_params, "world_size": world, "stages": stages}
-        click.echo(json.dumps(_plain(content), indent=1))
+        print_data(json.dumps(_plain(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_ledgers
 
@@ -190,7 +190,7 @@ def _fit(
             "activations_known": activations is not None,
             "options": options,
         }
-        click.echo(json.dumps(_plain(content), indent=1))
+        print_data(json.dumps(_plain(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_fit
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from zerotrace.cli.terminal import print_data
 from zerotrace.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ def print_result(result: CaptureResult, *, as_json: bool) -> None:
         _print_part(result.folder)
         return
     if as_json:
-        click.echo(json.dumps(summarise(result.folder, result.manifest), indent=1))
+        print_data(json.dumps(summarise(result.folder, result.manifest), indent=1) + "\n")
     else:
         for record in result.manifest.ranks:
             talk(describe(record))
         click.echo(str(result.folder))
-    sys.stdout.flush()
     for note in result.manifest.notes:
         talk(f"Note: {note}")
     if labels := result.manifest.labels:

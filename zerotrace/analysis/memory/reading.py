@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from zerotrace.analysis.memory.measure import engine_alone, measure
-from zerotrace.analysis.workers import begin_worker, start_method, worker_count
+from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.owners import Owners, read_owners
 from zerotrace.ingest.snapshot import read_snapshot
@@ -64,7 +64,9 @@ def measure_ranks(
     else:
         try:
             with ProcessPoolExecutor(count, mp_context=get_context(start_method()), initializer=begin_worker) as pool:
-                found = list(pool.map(_measure_rank, *zip(*work)))
+                with signals_later():
+                    measured = pool.map(_measure_rank, *zip(*work))
+                found = list(measured)
         except BrokenProcessPool as error:
             raise SnapshotError(
                 "a process that read a snapshot was ended from outside",
