@@ -59,73 +59,59 @@ def check_torch(answer: Answer) -> Check:
     """The version of torch, and its profiler."""
     found = answer.found
     if found is None:
-        return Check(
-            name="torch",
-            health=Health.ERROR,
-            found=answer.failure,
-            means="torch cannot be imported, so that nothing can be captured.",
-            hint="Run `python -c 'import torch'` and mend what it says.",
+        return _error(
+            "torch",
+            answer.failure,
+            "torch cannot be imported, so that nothing can be captured.",
+            "Run `python -c 'import torch'` and mend what it says.",
         )
     text = f"{found['version']} ({'CUDA ' + found['cuda'] if found['cuda'] else 'without CUDA'})"
     if _version(found["version"]) < MIN_TORCH:
-        return Check(
-            name="torch",
-            health=Health.ERROR,
-            found=text,
-            means=f"A capture needs torch {_dotted(MIN_TORCH)} or newer.",
-            hint="pip install -U torch",
-        )
+        return _error("torch", text, f"A capture needs torch {_dotted(MIN_TORCH)} or newer.", "pip install -U torch")
     if not found["kineto"]:
-        return Check(
-            name="torch",
-            health=Health.ERROR,
-            found=f"{text}, built without Kineto",
-            means="This torch cannot write the traces that a capture is made of.",
-            hint="Install a torch that is built with Kineto, as PyPI's are.",
+        return _error(
+            "torch",
+            f"{text}, built without Kineto",
+            "This torch cannot write the traces that a capture is made of.",
+            "Install a torch that is built with Kineto, as PyPI's are.",
         )
-    return Check(name="torch", health=Health.OK, found=text, means="Kineto is built in: every rank can be traced.")
+    return _ok("torch", text, "Kineto is built in: every rank can be traced.")
 
 
 def check_deepspeed(answer: Answer) -> Check:
     """The version of DeepSpeed, and the functions that labels hook into."""
     found = answer.found
     if found is None:
-        return Check(
-            name="DeepSpeed",
-            health=Health.ERROR,
-            found=answer.failure,
-            means="DeepSpeed cannot be imported, so that no ZeRO stage can be captured, only `--engine single`.",
-            hint="pip install 'zerotrace[capture]'; if it is there, mend what `python -c 'import deepspeed'` says.",
+        return _error(
+            "DeepSpeed",
+            answer.failure,
+            "DeepSpeed cannot be imported, so that no ZeRO stage can be captured, only `--engine single`.",
+            "pip install 'zerotrace[capture]'; if it is there, mend what `python -c 'import deepspeed'` says.",
         )
     version = _version(found["version"])
     if version < MIN_DEEPSPEED:
-        return Check(
-            name="DeepSpeed",
-            health=Health.ERROR,
-            found=found["version"],
-            means=f"A capture of a ZeRO stage needs DeepSpeed {_dotted(MIN_DEEPSPEED)} or newer; `--engine single` "
+        return _error(
+            "DeepSpeed",
+            found["version"],
+            f"A capture of a ZeRO stage needs DeepSpeed {_dotted(MIN_DEEPSPEED)} or newer; `--engine single` "
             "needs none.",
-            hint="pip install -U deepspeed",
+            "pip install -U deepspeed",
         )
     if found["missing"]:
-        return Check(
-            name="DeepSpeed",
-            health=Health.WARNING,
-            found=f"{found['version']}, without the functions for: {', '.join(found['missing'])}",
-            means="A capture works, but those labels will be absent from its traces.",
-            hint=f"DeepSpeed {_dotted(MIN_DEEPSPEED)} to {_dotted(TRIED_DEEPSPEED)} have them all.",
+        return _warning(
+            "DeepSpeed",
+            f"{found['version']}, without the functions for: {', '.join(found['missing'])}",
+            "A capture works, but those labels will be absent from its traces.",
+            f"DeepSpeed {_dotted(MIN_DEEPSPEED)} to {_dotted(TRIED_DEEPSPEED)} have them all.",
         )
     if version > TRIED_DEEPSPEED:
-        return Check(
-            name="DeepSpeed",
-            health=Health.WARNING,
-            found=f"{found['version']}, newer than any that was tried",
-            means="All functions for labels are there; whether they still mean the same is not known.",
-            hint="Compare the labels in a trace with what you expect, or install an older one.",
+        return _warning(
+            "DeepSpeed",
+            f"{found['version']}, newer than any that was tried",
+            "All functions for labels are there; whether they still mean the same is not known.",
+            "Compare the labels in a trace with what you expect, or install an older one.",
         )
-    return Check(
-        name="DeepSpeed", health=Health.OK, found=found["version"], means="All functions for labels are there."
-    )
+    return _ok("DeepSpeed", found["version"], "All functions for labels are there.")
 
 
 def check_space(out: Path) -> Check:
@@ -134,108 +120,99 @@ def check_space(out: Path) -> Check:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        return Check(
-            name="output",
-            health=Health.ERROR,
-            found=f"{folder} cannot be written",
-            means=f"No capture can be written into {out}.",
-            hint="Pass an --out in a place where you can write.",
+        return _error(
+            "output",
+            f"{folder} cannot be written",
+            f"No capture can be written into {out}.",
+            "Pass an --out in a place where you can write.",
         )
     free = shutil.disk_usage(folder).free
     found = f"{format_bytes(free)} free for {out}"
     if free < _NEEDED_BYTES:
-        return Check(
-            name="output",
-            health=Health.ERROR,
-            found=found,
-            means="Too little for the traces of even a small model: a capture would end with a full disk.",
-            hint="Make room, or pass an --out on another disk.",
+        return _error(
+            "output",
+            found,
+            "Too little for the traces of even a small model: a capture would end with a full disk.",
+            "Make room, or pass an --out on another disk.",
         )
     if free < _AMPLE_BYTES:
-        return Check(
-            name="output",
-            health=Health.WARNING,
-            found=found,
-            means="Enough for a small model. A rank of a large one writes some hundred MB before it compresses them.",
-            hint="Make room, or pass an --out on another disk.",
+        return _warning(
+            "output",
+            found,
+            "Enough for a small model. A rank of a large one writes some hundred MB before it compresses them.",
+            "Make room, or pass an --out on another disk.",
         )
-    return Check(name="output", health=Health.OK, found=found, means="Room for the traces of many ranks.")
+    return _ok("output", found, "Room for the traces of many ranks.")
 
 
 def check_gloo(answer: Answer) -> Check:
     """Whether two processes of this machine can talk over gloo."""
     if (failure := _sum_failure(answer)) is not None:
-        return Check(
-            name="gloo",
-            health=Health.ERROR,
-            found=failure,
-            means="No capture on the CPU: its ranks talk over gloo.",
-            hint="Check the loopback interface (`ip address show lo`), and GLOO_SOCKET_IFNAME if it is set.",
+        return _error(
+            "gloo",
+            failure,
+            "No capture on the CPU: its ranks talk over gloo.",
+            "Check the loopback interface (`ip address show lo`), and GLOO_SOCKET_IFNAME if it is set.",
         )
-    return Check(name="gloo", health=Health.OK, found="two ranks have met", means="A capture on the CPU can work.")
+    return _ok("gloo", "two ranks have met", "A capture on the CPU can work.")
 
 
 def check_devices(torch: Answer, cupti: Answer | None) -> Check:
     """The CUDA devices, and whether somebody else is using them."""
     num_devices = (torch.found or {}).get("num_devices", 0)
     if not num_devices:
-        return Check(
-            name="CUDA",
-            health=Health.ABSENT,
-            found="torch sees no CUDA device",
-            means="A capture runs on the CPU over gloo: what happens is ZeRO's, its times say nothing about GPUs.",
-            hint="If there is one: check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that torch is built for CUDA.",
+        return _absent(
+            "CUDA",
+            "torch sees no CUDA device",
+            "A capture runs on the CPU over gloo: what happens is ZeRO's, its times say nothing about GPUs.",
+            "If there is one: check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that torch is built for CUDA.",
         )
     devices = (cupti.found or {}).get("devices", []) if cupti else []
     names = ", ".join(sorted({device["name"] for device in devices}))
     found = f"{num_devices} device{'s' if num_devices > 1 else ''}{f' ({names})' if names else ''}"
     used = [index for index, device in enumerate(devices) if device["free"] < 0.9 * device["total"]]
     if used:
-        return Check(
-            name="CUDA",
-            health=Health.WARNING,
-            found=f"{found}; others hold memory on {', '.join(map(str, used))}",
-            means="A capture works, but shares these devices: its step times are not those of a run alone.",
-            hint="See `nvidia-smi` for who it is; CUDA_VISIBLE_DEVICES chooses other devices.",
+        return _warning(
+            "CUDA",
+            f"{found}; others hold memory on {', '.join(map(str, used))}",
+            "A capture works, but shares these devices: its step times are not those of a run alone.",
+            "See `nvidia-smi` for who it is; CUDA_VISIBLE_DEVICES chooses other devices.",
         )
-    return Check(name="CUDA", health=Health.OK, found=found, means=f"--gpus up to {num_devices} on this machine.")
+    return _ok("CUDA", found, f"--gpus up to {num_devices} on this machine.")
 
 
 def check_cupti(answer: Answer) -> Check:
     """Whether the profiler gets records of kernels."""
     found = answer.found
     if found is None:
-        return Check(
-            name="CUPTI",
-            health=Health.ERROR,
-            found=answer.failure,
-            means="A small profile on the device failed, so that no GPU can be captured.",
-            hint="Run a program with torch.profiler by itself, and mend what it says.",
+        return _error(
+            "CUPTI",
+            answer.failure,
+            "A small profile on the device failed, so that no GPU can be captured.",
+            "Run a program with torch.profiler by itself, and mend what it says.",
         )
     if not found["num_kernels"]:
-        return Check(
-            name="CUPTI",
-            health=Health.ERROR,
-            found="a kernel has run, but the profiler has no record of it",
-            means="Traces would hold no device time: only one profiler can use CUPTI at a time.",
-            hint="End Nsight Systems, Nsight Compute, dcgmi or another profiler on this machine, and look again. In a "
+        return _error(
+            "CUPTI",
+            "a kernel has run, but the profiler has no record of it",
+            "Traces would hold no device time: only one profiler can use CUPTI at a time.",
+            "End Nsight Systems, Nsight Compute, dcgmi or another profiler on this machine, and look again. In a "
             "container, the driver may forbid profiling (NVreg_RestrictProfilingToAdminUsers).",
         )
-    return Check(name="CUPTI", health=Health.OK, found="free, and sees kernels", means="Traces will hold device time.")
+    return _ok("CUPTI", "free, and sees kernels", "Traces will hold device time.")
 
 
 def check_nccl(answer: Answer, num_ranks: int) -> Check:
     """Whether ranks on different devices can talk."""
     ranks = f"{num_ranks} rank{'s' if num_ranks > 1 else ''}"
     if (failure := _sum_failure(answer)) is not None:
-        return Check(
-            name="NCCL",
-            health=Health.ERROR,
-            found=failure,
-            means=f"An all-reduce of {ranks} over NCCL failed, so that no GPU can be captured.",
-            hint="NCCL_DEBUG=INFO says why; on machines without peer access NCCL_P2P_DISABLE=1 helps.",
+        return _error(
+            "NCCL",
+            failure,
+            f"An all-reduce of {ranks} over NCCL failed, so that no GPU can be captured.",
+            "NCCL_DEBUG=INFO says why; on machines without peer access NCCL_P2P_DISABLE=1 helps.",
         )
-    return Check(name="NCCL", health=Health.OK, found=f"{ranks} met", means="Ranks on GPUs can talk.")
+    return _ok("NCCL", f"{ranks} met", "Ranks on GPUs can talk.")
 
 
 def check_shared_memory() -> Check:
@@ -244,25 +221,39 @@ def check_shared_memory() -> Check:
     total = shutil.disk_usage(folder).total if folder.is_dir() else 0
     found = f"{format_bytes(total)} in {folder}"
     if total < _SHM_BYTES:
-        return Check(
-            name="shared memory",
-            health=Health.WARNING,
-            found=found,
-            means="With many ranks NCCL may fail for want of it.",
-            hint="Start the container with --shm-size=8g or --ipc=host.",
+        return _warning(
+            "shared memory",
+            found,
+            "With many ranks NCCL may fail for want of it.",
+            "Start the container with --shm-size=8g or --ipc=host.",
         )
-    return Check(name="shared memory", health=Health.OK, found=found, means="Enough for NCCL.")
+    return _ok("shared memory", found, "Enough for NCCL.")
 
 
 def check_packages(missing: Sequence[str]) -> Check:
     """Packages that a capture needs and that are not installed."""
-    return Check(
-        name="packages",
-        health=Health.ERROR,
-        found=f"{' and '.join(missing)} not installed",
-        means="Traces can be analysed here, but not captured.",
-        hint="pip install 'zerotrace[capture]'",
+    return _error(
+        "packages",
+        f"{' and '.join(missing)} not installed",
+        "Traces can be analysed here, but not captured.",
+        "pip install 'zerotrace[capture]'",
     )
+
+
+def _ok(name: str, found: str, means: str) -> Check:
+    return Check(name=name, health=Health.OK, found=found, means=means)
+
+
+def _warning(name: str, found: str, means: str, hint: str) -> Check:
+    return Check(name=name, health=Health.WARNING, found=found, means=means, hint=hint)
+
+
+def _absent(name: str, found: str, means: str, hint: str) -> Check:
+    return Check(name=name, health=Health.ABSENT, found=found, means=means, hint=hint)
+
+
+def _error(name: str, found: str, means: str, hint: str) -> Check:
+    return Check(name=name, health=Health.ERROR, found=found, means=means, hint=hint)
 
 
 def _sum_failure(answer: Answer) -> str | None:
