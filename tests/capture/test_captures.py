@@ -16,7 +16,7 @@ from zerotrace.model import MANIFEST_VERSION
 pytestmark = pytest.mark.capture
 
 STAGES = (0, 1, 2, 3)
-FIRST_PROFILED = NUM_WARMUP + NUM_TIMED + NUM_LABELLED + 1
+FIRST_PROFILED = NUM_WARMUP + NUM_TIMED + 2 * NUM_LABELLED + 1
 
 
 def load_trace(folder: Path, rank: int) -> dict[str, Any]:
@@ -63,7 +63,8 @@ def test_every_rank_has_its_step_times(cpu_captures: CpuCaptures, stage: int) ->
         assert windows == [
             ("warmup", 0, NUM_WARMUP),
             ("timed", NUM_WARMUP, NUM_TIMED),
-            ("labelled", NUM_WARMUP + NUM_TIMED, NUM_LABELLED),
+            ("unlabelled", NUM_WARMUP + NUM_TIMED, NUM_LABELLED),
+            ("labelled", NUM_WARMUP + NUM_TIMED + 1, NUM_LABELLED),
             ("detailed", FIRST_PROFILED, NUM_PROFILED),
             ("memory", FIRST_PROFILED + NUM_PROFILED, 1),
         ]

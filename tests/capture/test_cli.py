@@ -97,5 +97,5 @@ def test_a_capture_names_its_folder_first_and_last_and_the_next_command() -> Non
     assert again.exception is None
     summary = json.loads(again.stdout)
     assert summary["folder"] == "traces/stage1-2"
-    assert summary["ranks"][0]["median_step_ns"].keys() == {"timed", "labelled", "detailed", "memory"}
+    assert summary["ranks"][0]["median_step_ns"].keys() == {"timed", "unlabelled", "labelled", "detailed", "memory"}
     assert again.stderr.splitlines()[-1] == "zerotrace analyze traces/stage1-2"

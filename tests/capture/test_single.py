@@ -64,7 +64,7 @@ def test_the_manifest_says_that_there_was_no_engine(single: Path) -> None:
     # The rank has not so much as imported it.
     assert "deepspeed" not in manifest["versions"]
     kinds = [window["kind"] for window in manifest["ranks"][0]["windows"]]
-    assert kinds == ["warmup", "timed", "labelled", "detailed", "memory"]
+    assert kinds == ["warmup", "timed", "unlabelled", "labelled", "detailed", "memory"]
     assert sorted(path.name for path in single.iterdir()) == [
         "manifest.json", "rank_0.owners.json", "rank_0.pt.trace.json.gz",
     ]  # fmt: skip

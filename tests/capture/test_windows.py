@@ -19,7 +19,7 @@ from zerotrace.capture.plan import WINDOWS, choose_steps
 from zerotrace.capture.progress import PHASES
 from zerotrace.capture.schedule import build_windows
 from zerotrace.capture.trace import Activities
-from zerotrace.capture.windows import DetailedWindow, LightWindow, SettleWindow
+from zerotrace.capture.windows import DetailedWindow, LabelledWindow, LightWindow, SettleWindow
 
 
 class Engine:
@@ -69,6 +69,25 @@ def test_chosen_windows_have_their_steps(kind: str, windows: tuple[str, ...], co
     steps = choose_steps(kind, timed=15, profiled=2, windows=windows)
     found = (steps.num_timed, steps.num_labelled, steps.num_light, steps.num_profiled, steps.num_memory)
     assert found == counts
+
+
+def test_steps_without_and_with_labels_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    window = LabelledWindow(2, LabelHooks(engine))
+    assert window.num_steps == 4
+    window.start()
+    hooked = []
+    for step in range(7, 11):
+        window.begin_step(step)
+        hooked.append(bool(engine.module._forward_hooks))
+        engine.module(torch.ones(2))
+        window.end_step()
+    window.finish()
+    assert hooked == [False, True, False, True]
+    assert not engine.module._forward_hooks
+    without, with_labels = window.records(7, (10, 20, 30, 40))
+    assert (without.kind, without.first_step, without.stride, without.step_ns) == ("unlabelled", 7, 2, (10, 30))
+    assert (with_labels.kind, with_labels.first_step, with_labels.step_ns) == ("labelled", 8, (20, 40))
 
 
 def test_the_light_trace_lies_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

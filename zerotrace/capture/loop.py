@@ -213,9 +213,7 @@ class _Recorder:
         if window.writes:
             self._progress.note(f"{window.phase}-writing")
         window.finish()
-        if window.kind is not None:
-            first_step = self._step - len(self._step_ns)
-            self._records.append(WindowRecord(kind=window.kind, first_step=first_step, step_ns=tuple(self._step_ns)))
+        self._records += window.records(self._step - len(self._step_ns), tuple(self._step_ns))
         self._step_ns = []
         self._done.append(self._windows.pop(0))
         if self._windows:

@@ -67,11 +67,11 @@ def build_manifest(
 
 
 def _with_overhead(labels: LabelsRecord | None, reports: Sequence[RankReport]) -> LabelsRecord | None:
-    """What the label hooks cost a step, by the two windows without a profiler."""
+    """What the label hooks cost a step, by steps without and with them in turn."""
     if labels is None:
         return None
-    labelled, timed = (_median_step_ns(reports, kind) for kind in (WindowKind.LABELLED, WindowKind.TIMED))
-    return replace(labels, overhead_ratio=labelled / timed if labelled and timed else None)
+    labelled, without = (_median_step_ns(reports, kind) for kind in (WindowKind.LABELLED, WindowKind.UNLABELLED))
+    return replace(labels, overhead_ratio=labelled / without if labelled and without else None)
 
 
 def _median_step_ns(reports: Sequence[RankReport], kind: WindowKind) -> float | None:

@@ -175,7 +175,8 @@ class CapturePlan:
     def num_steps(self) -> int:
         """All optimizer steps of the run."""
         traced = [steps + NUM_SETTLE for steps in (self.num_light, self.num_profiled) if steps]
-        return self.num_warmup + self.num_timed + self.num_labelled + sum(traced) + self.num_memory
+        # Each labelled step has one without labels beside it.
+        return self.num_warmup + self.num_timed + 2 * self.num_labelled + sum(traced) + self.num_memory
 
     @property
     def backend(self) -> str:
@@ -230,8 +231,8 @@ def choose_steps(device: str, *, timed: int, profiled: int, windows: Sequence[st
 
     Args:
         device: on ``cpu`` there is no light window, for want of device activities.
-        timed: steps of the timed window, and of its like with the label hooks in place, which only the detailed
-            window needs.
+        timed: steps of the timed window, and of its likes without and with the label hooks in place, which only the
+            detailed window needs.
         profiled: steps of the detailed and of the light window.
         windows: the windows that are asked for.
     """

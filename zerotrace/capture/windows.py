@@ -16,7 +16,7 @@ from zerotrace.capture import device
 from zerotrace.capture.labels import LabelHooks
 from zerotrace.capture.plan import NUM_SETTLE
 from zerotrace.capture.trace import Activities, new_profiler, write_trace
-from zerotrace.model import WindowKind
+from zerotrace.model import WindowKind, WindowRecord
 
 
 class Window:
@@ -46,6 +46,15 @@ class Window:
     def finish(self) -> None:
         """After the last step: leave everything as it was, and write what was found."""
 
+    def records(self, first_step: int, step_ns: tuple[int, ...]) -> tuple[WindowRecord, ...]:
+        """How the manifest holds its steps.
+
+        Args:
+            first_step: number of the first one.
+            step_ns: duration of each.
+        """
+        return (WindowRecord(kind=self.kind, first_step=first_step, step_ns=step_ns),) if self.kind is not None else ()
+
 
 class TimedWindow(Window):
     """Steps without a profiler: the run as it is. Reads the memory gauges."""
@@ -69,24 +78,47 @@ class TimedWindow(Window):
 
 
 class LabelledWindow(Window):
-    """Steps without a profiler, but with the label hooks in place."""
+    """Steps without a profiler, in turn without and with the label hooks in place.
+
+    A host's speed drifts by more within a minute than the hooks cost; steps that take turns share the drift.
+
+    Args:
+        num_steps: steps of each kind.
+        labels: the hooks.
+    """
 
     phase = "labelled"
-    kind = WindowKind.LABELLED
 
     def __init__(self, num_steps: int, labels: LabelHooks) -> None:
-        super().__init__(num_steps)
+        super().__init__(2 * num_steps)
         self._labels = labels
+        self._with_labels = False
 
     def start(self) -> None:
-        """Put the hooks in place and line the ranks up."""
-        self._labels.install()
+        """Line the ranks up."""
         torch.distributed.barrier()
         device.synchronize()
 
-    def finish(self) -> None:
-        """Take the hooks away."""
+    def begin_step(self, step: int) -> None:  # noqa: ARG002
+        """Put the hooks in place before every second step."""
+        if self._with_labels:
+            self._labels.install()
+
+    def end_step(self) -> None:
+        """Take them away after it."""
         self._labels.remove()
+        self._with_labels = not self._with_labels
+
+    def finish(self) -> None:
+        """Take the hooks away, wherever the window ends."""
+        self._labels.remove()
+
+    def records(self, first_step: int, step_ns: tuple[int, ...]) -> tuple[WindowRecord, ...]:
+        """Steps without labels and steps with them, each with every second number."""
+        return tuple(
+            WindowRecord(kind=kind, first_step=first_step + offset, step_ns=step_ns[offset::2], stride=2)
+            for offset, kind in enumerate((WindowKind.UNLABELLED, WindowKind.LABELLED))
+        )
 
 
 class ProfiledWindow(Window):

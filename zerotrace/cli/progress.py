@@ -17,7 +17,7 @@ _PHASE_WORDS = {
     "starting": "Ranks are starting ...",
     "warmup": "Warm-up steps ...",
     "timed": "Timed steps ...",
-    "labelled": "Timed steps with labels ...",
+    "labelled": "Timed steps, without and with labels in turn ...",
     "light": "Steps with a light profiler ...",
     "detailed": "Steps with a detailed profiler ...",
     "memory": "Steps with the allocator's history ...",

@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotrace.model.vocabulary import WindowKind
 
-MANIFEST_VERSION = "1.2"
+MANIFEST_VERSION = "1.3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,8 @@ class WindowRecord:
     first_step: int
     step_ns: tuple[int, ...]
     """Duration of each step, device work included (the device is synchronised between steps)."""
+    stride: int = 1
+    """From one of these steps to the next: 2 where two kinds of step take turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ class LabelsRecord:
     missing: Mapping[str, str] = field(default_factory=dict)
     """Hook -> why it was not: what it marks is absent from the trace."""
     overhead_ratio: float | None = None
-    """Median step with the hooks in place / without, both unprofiled; ``None`` without these two windows."""
+    """Median step with the hooks in place / without, both unprofiled and in turn; ``None`` without such steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
