@@ -99,7 +99,7 @@ def _sentence(steps: Sequence[BlockingEvidence], ratio: float | None) -> str:
         ),
         "inside calls that waited for something else": sum(s.sync_elsewhere_ns for s in steps),
     }
-    rest = ", ".join(f"{format_ns(time)} {words}" for words, time in reasons.items() if time)
+    rest = ", and ".join(f"{format_ns(time)} {words}" for words, time in reasons.items() if time)
     total = format_ns(sum(step.blocking_ns for step in steps))
     return (
         f"The waits that streams and calls were given confirm {format_ratio(ratio)} of the {total} of blocking time"

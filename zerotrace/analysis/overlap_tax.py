@@ -25,6 +25,8 @@ from zerotrace.model import Category, KernelTax, NotCompared, OverlapTax, RankTa
 from zerotrace.tables import codes_and_names, equals, ints, number_pairs, optional_ints
 from zerotrace.units import format_ns, format_ratio
 
+_MOST_KERNELS = 12
+
 #: Kernels needed on each side.
 FEWEST = 5
 
@@ -115,11 +117,17 @@ def sum_up(tax: DeviceTax, rank: int, transferring: Intervals | None) -> RankTax
     )
 
 
-def tell(ranks: Sequence[RankTax]) -> OverlapTax | None:
-    """The overlap tax of a run in words; ``None`` where there is no device."""
+def tell(ranks: Sequence[RankTax], kernels: Sequence[KernelTax]) -> OverlapTax | None:
+    """The overlap tax of a run in words; ``None`` where there is no device.
+
+    Args:
+        ranks: the tax of each device.
+        kernels: the kinds of kernel of all of them.
+    """
     if not ranks:
         return None
-    return OverlapTax(sentence=_sentence(ranks), ranks=tuple(ranks))
+    losing = sorted((one for one in kernels if one.lost_ns is not None), key=lambda one: -(one.lost_ns or 0.0))
+    return OverlapTax(sentence=_sentence(ranks), ranks=tuple(ranks), kernels=tuple(losing[:_MOST_KERNELS]))
 
 
 def _sentence(ranks: Sequence[RankTax]) -> str:
@@ -140,13 +148,13 @@ def _sentence(ranks: Sequence[RankTax]) -> str:
         return f"Overlap tax: within noise. The most is {lost}, on rank {worst.rank}."
     text = (
         f"Overlap tax: on rank {worst.rank} compute beside communication takes {worst.slowdown_ratio:.2f} × as long as "
-        f"alone (compared: {format_ratio(worst.compared_ratio)} of it), {lost}"
+        f"alone (compared: {format_ratio(worst.compared_ratio)} of it): {lost}"
     )
     if worst.net_ns is None or worst.hidden_transfer_ns is None:
-        return f"{text}; what it hides is unknown without the other ranks."
+        return f"{text}. What it hides is unknown without the other ranks."
     if worst.net_ns < 0:
-        return f"{text}, and hides {format_ns(worst.hidden_transfer_ns)} of transfer: it costs more than it hides."
-    return f"{text}; it hides {format_ns(worst.hidden_transfer_ns)} of transfer, so {format_ns(worst.net_ns)} are won."
+        return f"{text}. It hides {format_ns(worst.hidden_transfer_ns)} of transfer, less than it costs."
+    return f"{text}. It hides {format_ns(worst.hidden_transfer_ns)} of transfer, so {format_ns(worst.net_ns)} are won."
 
 
 def _device_tax(rank: int, events: pa.Table, time: DeviceTime, steps: Intervals) -> DeviceTax:

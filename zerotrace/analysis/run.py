@@ -322,7 +322,7 @@ def _with_overlap_tax(
     if not ranks:
         return analysis
     write_table(folder, OVERLAP_TAX, kernels)
-    return replace(analysis, overlap_tax=tell(ranks))
+    return replace(analysis, overlap_tax=tell(ranks, kernels))
 
 
 def _with_stragglers(analysis: Analysis, meeting: Meeting, readings: Sequence[RankReading], folder: Path) -> Analysis:

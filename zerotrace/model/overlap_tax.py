@@ -85,3 +85,5 @@ class OverlapTax:
 
     sentence: str
     ranks: tuple[RankTax, ...]
+    kernels: tuple[KernelTax, ...]
+    """The kinds of kernel that lose most, most first; ``overlap_tax.parquet`` has all of them."""

@@ -20,6 +20,7 @@ from zerotrace.report import embed, figures, method, summary
 from zerotrace.report.charts import Chart
 from zerotrace.report.collectives import collectives_section, kind_name
 from zerotrace.report.findings import finding_entries
+from zerotrace.report.lateness import lateness_part
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
 from zerotrace.report.theme import DARK, LIGHT
@@ -88,6 +89,7 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
             analysis_json=embed.script_json(plain(analysis)),
             steps=steps,
             collectives=collectives,
+            lateness=lateness_part(analysis.stragglers),
             wire=wire,
             payload=payload,
             findings=finding_entries(analysis, payload),
