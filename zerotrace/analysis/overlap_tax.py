@@ -12,10 +12,12 @@ of several sizes and are not compared, nor are fewer than five on a side. The un
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zerotrace.analysis.launches import on_device
@@ -68,6 +70,8 @@ class _Kernels:
     """As a code of the event table."""
     shape: Int64Array
     """As a code of the event table; -1 where unknown."""
+    names: list[str]
+    shapes: list[str]
 
 
 def device_taxes(
@@ -160,22 +164,19 @@ def _sentence(ranks: Sequence[RankTax]) -> str:
 def _device_tax(rank: int, events: pa.Table, time: DeviceTime, steps: Intervals) -> DeviceTax:
     device = time.device or 0
     kernels = _kernels(events, device, time.comm)
-    names, shapes = (codes_and_names(events, column)[1] for column in ("name", "launch_shape"))
-    _, group = number_pairs(kernels.name, kernels.shape)
     found, compared_ns = [], 0
-    for number in np.unique(group[kernels.beside > 0]).tolist():
-        mine = np.flatnonzero(group == number)
+    for mine in _kinds(kernels):
         name, shape = int(kernels.name[mine[0]]), int(kernels.shape[mine[0]])
         duration, beside = kernels.duration[mine], kernels.beside[mine]
         is_beside = beside >= BESIDE * duration
-        figures = _compare(duration[beside == 0], duration[is_beside], shape >= 0)
+        figures = _compare(np.sort(duration[beside == 0]), np.sort(duration[is_beside]), shape >= 0)
         compared_ns += int(beside[is_beside].sum()) if figures.not_compared is None else 0
         found.append(
             KernelTax(
                 rank=rank,
                 device=device,
-                name=names[name],
-                launch_shape=shapes[shape] if shape >= 0 else None,
+                name=kernels.names[name],
+                launch_shape=kernels.shapes[shape] if shape >= 0 else None,
                 num_alone=int((beside == 0).sum()),
                 num_beside=int(is_beside.sum()),
                 num_between=int(((beside > 0) & ~is_beside).sum()),
@@ -200,13 +201,28 @@ def _kernels(events: pa.Table, device: int, comm: Intervals) -> _Kernels:
         on_device(events) & is_compute & in_step & (ints(events, "device") == device) & (duration > 0)
     )
     low, high = start[rows], start[rows] + duration[rows]
+    name, names = codes_and_names(events, "name")
+    shape, shapes = codes_and_names(events, "launch_shape")
     return _Kernels(
         duration=duration[rows],
         beside=comm.length_before(high) - comm.length_before(low),
         step=step[rows],
-        name=codes_and_names(events, "name")[0][rows],
-        shape=codes_and_names(events, "launch_shape")[0][rows],
+        name=name[rows],
+        shape=shape[rows],
+        names=names,
+        shapes=shapes,
     )
+
+
+def _kinds(kernels: _Kernels) -> Iterator[Int64Array]:
+    """The kernels of each name and launch shape of which any has communication beside it."""
+    count, kind = number_pairs(kernels.name, kernels.shape)
+    order = np.argsort(kind, kind="stable")
+    borders = np.searchsorted(kind[order], np.arange(count + 1))
+    touched = np.zeros(count, dtype=bool)
+    touched[kind[kernels.beside > 0]] = True
+    for number in np.flatnonzero(touched).tolist():
+        yield order[borders[number] : borders[number + 1]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +235,8 @@ class _Comparison:
 
 
 def _compare(alone: Int64Array, beside: Int64Array, has_shape: bool) -> _Comparison:
-    """Compares the durations of equal kernels alone and beside communication."""
-    medians = [float(np.median(side)) if side.size else None for side in (alone, beside)]
+    """Compares the durations of equal kernels alone and beside communication, both sorted."""
+    medians = [_quantile(side, 0.5) if side.size else None for side in (alone, beside)]
     reason = _not_comparable(alone, beside, has_shape)
     if reason is not None or medians[0] is None or medians[1] is None:
         return _Comparison(alone_ns=medians[0], beside_ns=medians[1], not_compared=reason)
@@ -238,10 +254,19 @@ def _not_comparable(alone: Int64Array, beside: Int64Array, has_shape: bool) -> N
         return NotCompared.NO_SHAPE
     if min(alone.size, beside.size) < FEWEST:
         return NotCompared.FEW
-    low, middle, high = np.quantile(alone, (0.1, 0.5, 0.9))
-    return NotCompared.MIXED if high - low > ONE_KIND * middle else None
+    spread = _quantile(alone, 0.9) - _quantile(alone, 0.1)
+    return NotCompared.MIXED if spread > ONE_KIND * _quantile(alone, 0.5) else None
+
+
+def _quantile(values: npt.NDArray[np.integer[Any] | np.floating[Any]], part: float) -> float:
+    """The value below which a part of sorted values lies, between two of them in proportion."""
+    place = part * (values.size - 1)
+    low = int(place)
+    high = min(low + 1, values.size - 1)
+    return float(values[low]) + (place - low) * (float(values[high]) - float(values[low]))
 
 
 def _median_error(values: Int64Array, middle: float) -> float:
     """Standard error of a median, from the median absolute deviation."""
-    return 1.2533 * 1.4826 * float(np.median(np.abs(values - middle))) / math.sqrt(values.size)
+    deviation = _quantile(np.sort(np.abs(values - middle)), 0.5)
+    return 1.2533 * 1.4826 * deviation / math.sqrt(values.size)

@@ -150,11 +150,11 @@ def _sparse_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -
 def _launch_shapes(rows: EventRows) -> Texts:
     """Grid and block of the device rows that have them, each shape written once: ``17x1x1/256x1x1``."""
     place = np.flatnonzero(rows.is_device)
-    shapes: list[Any] = [None] * place.size
-    for i, row in enumerate(place.tolist()):
-        grid, block = rows.args[row].grid, rows.args[row].block
-        if type(grid) is list and type(block) is list:
-            shapes[i] = (*grid, "/", *block)
+    carriers = [rows.args[row] for row in place.tolist()]
+    shapes: list[Any] = [
+        (*args.grid, "/", *args.block) if type(args.grid) is list and type(args.block) is list else None
+        for args in carriers
+    ]
     try:
         distinct = dict.fromkeys(shapes)
     except TypeError:  # something else than numbers in the place of a size
