@@ -18,6 +18,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
+from tests.jobs import Job
+from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.analysis.stragglers import MOST_EXACT, SIGNIFICANCE, chance_of_sum
 from zerotrace.model import Lateness, Stragglers, StragglerVerdict
 
@@ -311,6 +313,26 @@ def test_the_chance_of_a_sum_is_that_of_all_ways_to_give_arrivals_to_ranks() -> 
         if places[list(taken)].sum() >= at_least
     ]
     assert chance_of_sum(places, share, own) == pytest.approx(sum(ways))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8])
+def test_among_equal_ranks_one_in_a_hundred_is_called_a_straggler_at_most(num_ranks: int) -> None:
+    random, num_jobs, num_arrivals = np.random.default_rng(11), 500, 24
+    share, called = np.full(num_arrivals, 1 / num_ranks), 0
+    for _ in range(num_jobs):
+        places = 2 * random.permutation(num_arrivals) + 2
+        last = random.integers(0, num_ranks, num_arrivals)
+        chances = [chance_of_sum(places, share, last == rank) for rank in range(num_ranks)]
+        called += num_ranks * min(chances) <= SIGNIFICANCE
+    assert called <= num_jobs * SIGNIFICANCE + 3 * (num_jobs * SIGNIFICANCE) ** 0.5
+
+
+def test_a_job_of_random_arrivals_has_no_straggler(tmp_path: Path) -> None:
+    for seed in range(3):
+        job_ = Job(num_ranks=4, num_collectives=40, seed=seed, num_steps=2).write(tmp_path / f"job{seed}")
+        found = analyze([job_], options=AnalyzeOptions(hta=False, jobs=1))[0].stragglers
+        assert found is not None
+        assert (found.verdict, found.num_collectives) == (StragglerVerdict.WITHIN_NOISE, 40)
 
 
 def test_many_arrivals_are_judged_as_exactly_as_matters() -> None:

@@ -136,8 +136,9 @@ def _chance(meeting: Meeting, last: LastArrivals, ranks: Sequence[Lateness]) -> 
 
 def _members(meeting: Meeting, rank: int) -> Int64Array:
     """Numbers of the matched collectives of which a rank is a member."""
-    collective = meeting.matches.collective[meeting.rows.rank == rank]
-    return np.unique(collective[collective != ABSENT])
+    low, high = np.searchsorted(meeting.rows.rank, (rank, rank + 1)).tolist()
+    collective = meeting.matches.collective[low:high]
+    return np.asarray(collective[collective != ABSENT], dtype=np.int64)
 
 
 def _places(values: Int64Array) -> Int64Array:
