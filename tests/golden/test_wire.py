@@ -122,3 +122,32 @@ def test_every_collective_of_a_shipped_capture_has_its_phase(tmp_path: Path) -> 
         ("_reduce_scatter_base", "backward"): 4,
         ("allreduce", "step"): 2,
     }
+
+
+def found_in(folder: Path, out: Path) -> set[str]:
+    analysis, _, _ = analyze([folder], out, AnalyzeOptions(hta=False))
+    return {finding.code for finding in analysis.findings}
+
+
+TRAFFIC_CODES = {"gradients_by_all_reduce", "few_reduce_buckets", "parameters_gathered_again"}
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared captures are not on this machine")
+@pytest.mark.parametrize(
+    ("run", "codes"),
+    [
+        ("stage0", set()),
+        ("stage1", {"gradients_by_all_reduce", "few_reduce_buckets"}),
+        ("stage2", {"gradients_by_all_reduce", "few_reduce_buckets"}),
+        ("stage2_reduce", set()),
+        ("stage3", {"few_reduce_buckets"}),
+        ("stage3_live1e8", {"parameters_gathered_again"}),
+    ],
+)
+def test_what_costs_these_runs_is_found_and_nothing_else_of_the_kind(run: str, codes: set[str], tmp_path: Path) -> None:
+    assert found_in(SHARED / run, tmp_path / "a") & TRAFFIC_CODES == codes
+
+
+def test_the_shipped_stage_1_is_found_to_all_reduce_two_buckets(tmp_path: Path) -> None:
+    found = found_in(ROOT / "traces" / "stage1", tmp_path / "a")
+    assert found & TRAFFIC_CODES == {"gradients_by_all_reduce", "few_reduce_buckets"}

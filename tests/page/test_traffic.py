@@ -292,6 +292,9 @@ def test_a_part_of_many_collectives_is_drawn_and_the_caption_says_which(report: 
         transfer_ns=(1000,) * count,
         skew_ns=(0,) * count,
         step=(2,) * count,
+        rank=(0,) * count,
+        start_ns=(0,) * count,
+        end_ns=(1000,) * count,
     )
     section = collectives_section(replace(collectives, sample=sample))
     assert section is not None

@@ -14,7 +14,7 @@ from tests.unit.test_gathers import PREFETCH, REFRESH, cold_and_warm, stage_thre
 from zerotrace.analysis.findings import Rule
 from zerotrace.analysis.findings.coordinator import cold_cache, coordinator_bound, tiny_refreshes
 from zerotrace.analysis.findings.gathers import demands, large_prefetch_bucket, small_gathers, small_prefetch_bucket
-from zerotrace.analysis.findings.reductions import few_reduce_buckets, serial_reduction
+from zerotrace.analysis.findings.reductions import serial_reduction
 from zerotrace.labels import Label, LabelEvent, Phase
 from zerotrace.model import Analysis, Finding
 
@@ -57,7 +57,7 @@ def test_a_run_without_demands_or_without_gathers_has_no_such_finding(analyse: A
     assert silent(demands, analyse(trace))
     bare = analyse(TraceBuilder().step(0, 0, 100).compute(10, 30))
     rules = (demands, small_prefetch_bucket, small_gathers, large_prefetch_bucket, coordinator_bound, tiny_refreshes,
-             cold_cache, few_reduce_buckets, serial_reduction)  # fmt: skip
+             cold_cache, serial_reduction)  # fmt: skip
     assert all(silent(rule, bare) for rule in rules)
 
 
@@ -175,17 +175,6 @@ def reducing(count: int, *, synchronise: bool = False) -> TraceBuilder:
     return trace
 
 
-def test_gradients_in_two_exposed_buckets_are_found(analyse: Analyse) -> None:
-    analysis = analyse(reducing(2))
-    finding = only(few_reduce_buckets, configured(analysis, overlap_comm=True))
-    assert "reduced in 2 buckets of up to 2.00 MiB" in finding.claim
-    assert finding.cost_ns == 120_000
-    assert finding.knob == f"smaller zero_optimization.reduce_bucket_size: {774_090_000 // 16}"
-    # The same is not said twice.
-    assert silent(serial_reduction, configured(analysis, overlap_comm=True))
-    assert silent(few_reduce_buckets, analyse(reducing(5)))
-
-
 def test_compute_that_waits_behind_the_reduction_is_found_with_how(analyse: Analyse) -> None:
     queued = only(serial_reduction, analyse(reducing(5)))
     assert queued.cost_ns == 5 * 60_000
@@ -200,7 +189,8 @@ def test_compute_that_waits_behind_the_reduction_is_found_with_how(analyse: Anal
 def test_without_overlap_the_knob_of_a_reduction_is_to_overlap(analyse: Analyse) -> None:
     finding = only(serial_reduction, configured(analyse(reducing(2)), overlap_comm=False))
     assert finding.knob == "zero_optimization.overlap_comm: true"
-    assert silent(few_reduce_buckets, configured(analyse(reducing(2)), overlap_comm=False))
+    # Few buckets that overlap are another finding.
+    assert silent(serial_reduction, configured(analyse(reducing(2)), overlap_comm=True))
 
 
 def test_small_collectives_are_no_reduction_of_gradients_without_a_label(analyse: Analyse) -> None:

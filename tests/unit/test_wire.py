@@ -123,6 +123,12 @@ def test_a_rank_of_four_sends_its_share_of_s(name: str, kind: CollectiveKind, sh
     assert sent_share(kind, 4) == share
 
 
+def test_shards_that_nobody_gathers_are_of_no_stage(ledger: Ledger) -> None:
+    found = ledger(REDUCE_SCATTER)
+    assert (found.stages, found.sent_bytes, found.ratio) == ((), 1500, None)
+    assert "stage and Ψ are unknown" in (found.reason or "")
+
+
 def test_an_all_reduce_of_the_gradients_is_two(ledger: Ledger) -> None:
     found = ledger(ALL_REDUCE)
     assert (found.stages, found.stage_origin, found.num_params) == ((0,), Origin.INFERRED, PSI)

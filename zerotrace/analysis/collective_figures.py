@@ -212,6 +212,9 @@ def _sample(columns: _Columns, kind: Int64Array) -> CollectiveSample:
         transfer_ns=tuple(columns.transfer[chosen].tolist()),
         skew_ns=tuple(columns.skew[chosen].tolist()),
         step=tuple(columns.rows.step[chosen].tolist()),
+        rank=tuple(columns.rows.rank[chosen].tolist()),
+        start_ns=tuple(columns.rows.start[chosen].tolist()),
+        end_ns=tuple(columns.rows.end[chosen].tolist()),
     )
 
 

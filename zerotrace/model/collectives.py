@@ -75,6 +75,10 @@ class CollectiveSample:
     transfer_ns: tuple[int, ...]
     skew_ns: tuple[int, ...]
     step: tuple[int, ...]
+    rank: tuple[int, ...]
+    """The lowest rank that takes part; where the collective lies on its clock, nanoseconds since the Unix epoch:"""
+    start_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

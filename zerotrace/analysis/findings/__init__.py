@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from zerotrace.analysis.findings import coordinator, gathers, host, memory, reductions
+from zerotrace.analysis.findings import coordinator, gathers, host, memory, reductions, traffic
 from zerotrace.analysis.findings.noise import step_noise_ns
 from zerotrace.model import Analysis, Finding
 
 Rule = Callable[[Analysis], Iterator[Finding]]
 
 #: Every rule, in no order: findings are sorted by what they cost.
-RULES: tuple[Rule, ...] = (*host.RULES, *memory.RULES, *gathers.RULES, *coordinator.RULES, *reductions.RULES)
+RULES: tuple[Rule, ...] = (
+    *host.RULES,
+    *memory.RULES,
+    *gathers.RULES,
+    *coordinator.RULES,
+    *reductions.RULES,
+    *traffic.RULES,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

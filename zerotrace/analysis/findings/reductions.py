@@ -1,4 +1,4 @@
-"""Findings about the reduction of gradients: compute that waits behind it, and buckets too large to overlap.
+"""Findings about the reduction of gradients: compute that waits behind it.
 
 Costs are those of the rank that is held back least: what the others wait for is that rank, and not the reduction.
 """
@@ -10,43 +10,10 @@ from statistics import fmean
 
 from zerotrace.analysis.findings.gather_costs import step_place
 from zerotrace.model import Analysis, Finding, Gain, Place, ReductionStep
-from zerotrace.units import format_bytes, format_ns
+from zerotrace.units import format_ns
 
-#: In so few buckets there is no backward left beside the last one.
+#: With so few buckets the last one comes when the backward pass is over, which is the finding of few_buckets.
 FEW_BUCKETS = 2
-
-#: Of a reduction that overlaps, less than this part is exposed.
-EXPOSED_RATIO = 0.5
-
-#: Buckets that a step should have, at the least, for most of them to be hidden.
-ENOUGH_BUCKETS = 16
-
-
-def few_reduce_buckets(analysis: Analysis) -> Iterator[Finding]:
-    """Gradients in one or two buckets, the last of which nothing hides. Cost, and gain at most: their blocking time."""
-    held = _least_held(analysis)
-    if held is None or _overlap(analysis) is False:
-        return
-    cost, steps = held
-    count = fmean(step.num_reductions for step in steps)
-    share = sum(step.exposed_ns for step in steps) / max(1, sum(step.reduce_ns for step in steps))
-    if count > FEW_BUCKETS or share < EXPOSED_RATIO:
-        return
-    size = max((step.largest_bytes or 0 for step in steps), default=0)
-    psi = analysis.manifest.model.num_params if analysis.manifest else None
-    wish = f": {psi // ENOUGH_BUCKETS}" if psi else ""
-    yield Finding(
-        code="few_reduce_buckets",
-        claim=f"Gradients are reduced in {count:.2g} buckets of up to {format_bytes(size)}, too few to overlap with "
-        f"the backward pass: {100 * share:.0f} % of the reduction is exposed.",
-        evidence=f"It holds compute back for {format_ns(cost)} a step on the rank that waits least, "
-        f"{format_ns(_most(analysis))} on the one that waits most.",
-        numbers={"num_reductions": count, "blocking_ns": cost, "exposed_ratio": share},
-        cost_ns=cost,
-        place=_place(analysis, steps),
-        knob=f"smaller zero_optimization.reduce_bucket_size{wish}",
-        gain=Gain(step_ns=cost, basis="the time for which the reduction holds compute back"),
-    )
 
 
 def serial_reduction(analysis: Analysis) -> Iterator[Finding]:
@@ -57,7 +24,7 @@ def serial_reduction(analysis: Analysis) -> Iterator[Finding]:
     cost, steps = held
     overlap = _overlap(analysis)
     if overlap is not False and fmean(step.num_reductions for step in steps) <= FEW_BUCKETS:
-        return  # that is what few_reduce_buckets says
+        return
     if not cost:
         return
     sync = fmean(step.blocking_sync_ns or 0 for step in steps)
@@ -116,4 +83,4 @@ def _place(analysis: Analysis, steps: Sequence[ReductionStep]) -> Place | None:
     return step_place(analysis, worst.rank, worst.step)
 
 
-RULES = (few_reduce_buckets, serial_reduction)
+RULES = (serial_reduction,)

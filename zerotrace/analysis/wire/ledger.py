@@ -144,7 +144,7 @@ def _stages(traffic: Sequence[WireTraffic], request: LedgerRequest) -> tuple[tup
     """The stage as it is told, else as kinds and order of collectives show it.
 
     Stage 3 gathers parameters before it reduces gradients, stages 1 and 2 gather as many as they reduce afterwards,
-    stage 0 gathers none. Stages 1 and 2 differ where gradients are reduced several times a step.
+    stage 0 gathers none, and reduces for all. Stages 1 and 2 differ where gradients are reduced several times a step.
     """
     if request.manifest is not None and request.manifest.stage is not None:
         return (request.manifest.stage,), Origin.MANIFEST
@@ -156,7 +156,10 @@ def _stages(traffic: Sequence[WireTraffic], request: LedgerRequest) -> tuple[tup
     if parameters > _MINOR * gradients:
         return (3,), Origin.INFERRED
     if updated <= _MINOR * gradients:
-        return (0,), Origin.INFERRED
+        by_all_reduce = sum(
+            t.elements or 0.0 for t in traffic if t.role is WireRole.GRADIENTS and t.kind is CollectiveKind.ALL_REDUCE
+        )
+        return ((0,), Origin.INFERRED) if by_all_reduce > 0.5 * gradients else ((), None)
     return ((2,) if gradients > 1.5 * updated else (1, 2)), Origin.INFERRED
 
 

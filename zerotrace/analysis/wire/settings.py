@@ -19,6 +19,7 @@ _MODEL_DTYPE = "that of the model"
 DEFAULTS: Mapping[str, Any] = {
     f"{_ZERO}.use_multi_rank_bucket_allreduce": True,
     f"{_ZERO}.reduce_scatter": True,
+    f"{_ZERO}.overlap_comm": None,  # true at stage 3 alone
     f"{_ZERO}.reduce_bucket_size": 500_000_000,
     f"{_ZERO}.allgather_bucket_size": 500_000_000,
     f"{_ZERO}.parameter_alignment": False,
