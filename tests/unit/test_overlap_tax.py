@@ -141,6 +141,7 @@ def test_no_overlap_has_no_tax_and_the_host_has_no_kernels(analyse: Analyse) -> 
     found = tax(analyse, TraceBuilder().step(0, 0, 1000).all_gather(100, 200).compute(300, 310, **SHAPE))
     assert found.ranks[0].verdict is TaxVerdict.NO_OVERLAP
     assert found.sentence == "Overlap tax: none, since no compute kernel runs beside communication."
+    assert analyse(TraceBuilder().step(0, 0, 1000).compute(300, 310, **SHAPE)).overlap_tax is None
     host = TraceBuilder(backend="gloo").step(0, 0, 100).host("aten::mm", 10, 20)
     host.host("gloo:all_reduce", 15, 40, tid=9, cat="user_annotation")
     assert analyse(host).overlap_tax is None

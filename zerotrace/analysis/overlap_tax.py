@@ -77,7 +77,7 @@ class _Kernels:
 def device_taxes(
     rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow]
 ) -> tuple[DeviceTax, ...]:
-    """Compares the kernels of each device of a rank.
+    """Compares the kernels of each device of a rank that communicates.
 
     Args:
         rank: global rank.
@@ -86,7 +86,7 @@ def device_taxes(
         windows: the rank's step windows.
     """
     steps = Intervals.union([window.start_ns for window in windows], [window.end_ns for window in windows])
-    return tuple(_device_tax(rank, events, time, steps) for time in times if time.device is not None)
+    return tuple(_device_tax(rank, events, time, steps) for time in times if time.device is not None and len(time.comm))
 
 
 def sum_up(tax: DeviceTax, rank: int, transferring: Intervals | None) -> RankTax:
@@ -122,7 +122,7 @@ def sum_up(tax: DeviceTax, rank: int, transferring: Intervals | None) -> RankTax
 
 
 def tell(ranks: Sequence[RankTax], kernels: Sequence[KernelTax]) -> OverlapTax | None:
-    """The overlap tax of a run in words; ``None`` where there is no device.
+    """The overlap tax of a run in words; ``None`` where no device communicates.
 
     Args:
         ranks: the tax of each device.

@@ -138,7 +138,7 @@ class Analysis:
     stragglers: Stragglers | None = None
     """Who arrives last at collectives, and whether chance explains it; ``None`` where none was matched."""
     overlap_tax: OverlapTax | None = None
-    """What compute pays for running beside communication; ``None`` in host mode."""
+    """What compute pays for running beside communication; ``None`` in host mode, and without communication."""
     blocking_check: BlockingCheck | None = None
     """Blocking time by launches beside what the waits of streams say; ``None`` where no trace recorded these."""
     clock: ClockReport | None = None
