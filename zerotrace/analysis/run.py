@@ -290,7 +290,7 @@ def _measure(
     run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], jobs: int | None
 ) -> MeasuredRanks:
     if manifest is None:
-        return MeasuredRanks(ranks=(), timeline=None, diagnostics=(), digests={})
+        return MeasuredRanks(ranks=(), curve=None, timeline=None, diagnostics=(), digests={})
     return measure_ranks(run_folder, manifest, {reading.source.rank for reading in readings}, jobs)
 
 
@@ -300,7 +300,7 @@ def _with_memory(
     profiled = [entry for reading in readings for entry in reading.profiled]
     world_size = next((reading.source.world_size for reading in readings if reading.source.world_size), None)
     theory = theory_alone(told.stage, told.num_params, world_size)
-    memory, reason = memory_report(told.manifest, measured.ranks, profiled, theory)
+    memory, reason = memory_report(told.manifest, measured.ranks, profiled, measured.curve, theory)
     diagnostics = (*analysis.diagnostics, *measured.diagnostics)
     return replace(analysis, memory=memory, memory_reason=reason, diagnostics=diagnostics)
 

@@ -64,6 +64,25 @@ class RankMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnerCurve:
+    """One owner's bytes at each point of a :class:`MemoryCurve`."""
+
+    owner: Owner
+    bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCurve:
+    """Bytes by owner over the memory window, reduced: each point is the highest instant of its stretch of time."""
+
+    rank: int
+    after_ns: tuple[int, ...]
+    """From the first event of the history to each point."""
+    owners: tuple[OwnerCurve, ...]
+    """Those that hold anything at any point."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LedgerLine:
     """One entry of a ledger: what a rank holds for one purpose."""
 
@@ -198,6 +217,8 @@ class MemoryReport:
     resident: Reconciliation | None = None
     """Of the rank that holds most."""
     peak: Reconciliation | None = None
+    """Of the rank that comes highest."""
+    curve: MemoryCurve | None = None
     """Of the rank that comes highest."""
     profiled: tuple[ProfiledMemory, ...] = ()
     reason: str | None = None

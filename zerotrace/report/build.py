@@ -21,6 +21,7 @@ from zerotrace.report.charts import Chart
 from zerotrace.report.collectives import collectives_section, kind_name
 from zerotrace.report.findings import finding_entries
 from zerotrace.report.lateness import lateness_part
+from zerotrace.report.memory import gap_text, memory_section, signed_bytes
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
 from zerotrace.report.theme import DARK, LIGHT
@@ -66,7 +67,14 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
     payload = encode_timeline(analysis, events)
     steps = figures.step_figure(analysis)
     collectives, wire = collectives_section(analysis.collectives), wire_section(analysis.wire)
-    shown = [collectives and collectives.scatter, collectives and collectives.heat, wire and wire.chart]
+    memory = memory_section(analysis.memory)
+    shown = [
+        collectives and collectives.scatter,
+        collectives and collectives.heat,
+        wire and wire.chart,
+        memory and memory.chart,
+        memory and memory.timeline,
+    ]
     charts = [chart for chart in shown if chart]
     plotly, plotly_hash = embed.plotly_script()
     first_script, main_script = _asset("before_paint.js"), "\n".join(_asset(name) for name in _SCRIPTS)
@@ -91,6 +99,7 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
             collectives=collectives,
             lateness=lateness_part(analysis.stragglers),
             wire=wire,
+            memory=memory,
             payload=payload,
             findings=finding_entries(analysis, payload),
             summary=summary,
@@ -160,6 +169,8 @@ def _environment() -> jinja2.Environment:
         signed=_signed,
         kind_name=kind_name,
         confirmed=confirmed_text,
+        gap_text=gap_text,
+        signed_bytes=signed_bytes,
         printable_lines=lambda text: "\n".join(embed.printable(line) for line in text.split("\n")),
     )
     return environment

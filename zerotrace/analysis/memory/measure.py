@@ -20,9 +20,12 @@ from zerotrace.analysis.memory.replay import (
 from zerotrace.ingest.owners import OwnedStorage
 from zerotrace.ingest.snapshot import Frame, Snapshot
 from zerotrace.intervals import Int64Array
-from zerotrace.model import OwnedBytes, Owner, RankMemory
+from zerotrace.model import MemoryCurve, OwnedBytes, Owner, OwnerCurve, RankMemory
 from zerotrace.schema import MEMORY
-from zerotrace.tables import int_array
+from zerotrace.tables import int_array, ints
+
+#: Points of a reduced timeline.
+CURVE_POINTS = 120
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +35,11 @@ class Measurement:
     memory: RankMemory
     timeline: pa.Table
     """Rows of :data:`zerotrace.schema.MEMORY`."""
+
+    @property
+    def curve(self) -> MemoryCurve | None:
+        """The timeline, reduced for a figure; ``None`` where there is no history."""
+        return _curve(self.timeline, self.memory.rank or 0) if self.memory.num_events else None
 
 
 def measure(snapshot: Snapshot, storages: Sequence[OwnedStorage] = (), rank: int | None = None) -> Measurement:
@@ -104,6 +112,25 @@ def _phase(stack: Sequence[Frame]) -> str | None:
     if not stack or "backward" in functions:
         return "backward"
     return "forward" if "forward" in functions else None
+
+
+def _curve(timeline: pa.Table, rank: int) -> MemoryCurve | None:
+    times, levels = ints(timeline, "time_ns"), ints(timeline, "allocated_bytes")
+    if not times.size or times[-1] <= times[0]:
+        return None
+    stretch = np.minimum((times - times[0]) * CURVE_POINTS // (times[-1] - times[0]), CURVE_POINTS - 1)
+    # rows by stretch, the highest last; the last row of each stretch is its highest instant
+    order = np.lexsort((levels, stretch))
+    last = np.append(np.diff(stretch[order]) != 0, True)
+    chosen = order[last]
+    columns = {owner: ints(timeline, f"{owner.value}_bytes")[chosen] for owner in Owner}
+    return MemoryCurve(
+        rank=rank,
+        after_ns=tuple((times[chosen] - times[0]).tolist()),
+        owners=tuple(
+            OwnerCurve(owner=owner, bytes=tuple(values.tolist())) for owner, values in columns.items() if values.any()
+        ),
+    )
 
 
 def _timeline(snapshot: Snapshot, lifetimes: Lifetimes, names: Names, rank: int | None) -> pa.Table:

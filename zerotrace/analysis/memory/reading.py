@@ -17,7 +17,7 @@ from zerotrace.analysis.workers import begin_worker, signals_later, start_method
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.owners import Owners, read_owners
 from zerotrace.ingest.snapshot import read_snapshot
-from zerotrace.model import Diagnostic, Level, RankMemory, RankRecord, RunManifest
+from zerotrace.model import Diagnostic, Level, MemoryCurve, RankMemory, RankRecord, RunManifest
 from zerotrace.schema import MEMORY
 from zerotrace.units import format_bytes
 
@@ -30,6 +30,8 @@ class MeasuredRanks:
     """What the memory windows of a run left, measured."""
 
     ranks: tuple[RankMemory, ...]
+    curve: MemoryCurve | None
+    """Of the rank with the highest peak."""
     timeline: pa.Table | None
     """Rows of :data:`zerotrace.schema.MEMORY`; ``None`` where no rank has a snapshot."""
     diagnostics: tuple[Diagnostic, ...]
@@ -76,6 +78,7 @@ def measure_ranks(
     timelines = [part.timeline for part in found if part.timeline is not None]
     return MeasuredRanks(
         ranks=tuple(part.memory for part in found),
+        curve=max(found, key=lambda part: part.memory.peak_bytes or 0).curve if found else None,
         timeline=pa.concat_tables(timelines).replace_schema_metadata(MEMORY.arrow().metadata) if timelines else None,
         diagnostics=tuple(note for part in found for note in part.diagnostics),
         digests={path: digest for part in found for path, digest in part.digests.items()},
@@ -85,6 +88,7 @@ def measure_ranks(
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     memory: RankMemory
+    curve: MemoryCurve | None
     timeline: pa.Table | None
     diagnostics: tuple[Diagnostic, ...]
     digests: Mapping[Path, str]
@@ -107,6 +111,7 @@ def _measure(run_folder: Path, record: RankRecord) -> _Part:
     owners: Owners | None = None
     memory = RankMemory(rank=record.rank, device=None, resident=(), resident_bytes=None)
     timeline: pa.Table | None = None
+    curve: MemoryCurve | None = None
     owners_path, snapshot_path = (_path(run_folder, name) for name in (record.owners_file, record.snapshot_file))
     for path in (owners_path, snapshot_path):
         if path is not None and not path.is_file():
@@ -125,11 +130,13 @@ def _measure(run_folder: Path, record: RankRecord) -> _Part:
                 measured.memory, snapshot_file=snapshot_path.name, owners_file=memory.owners_file,
                 window_peak_bytes=owners.peak_bytes if owners else None,
             )  # fmt: skip
-            timeline = measured.timeline
+            timeline, curve = measured.timeline, measured.curve
             notes += _doubts(memory, len(snapshots), snapshot_path)
         except SnapshotError as error:
             notes.append(_warn(error.code, str(error), snapshot_path, error.hint))
-    return _Part(memory=_with_gauges(memory, record), timeline=timeline, diagnostics=tuple(notes), digests=digests)
+    return _Part(
+        memory=_with_gauges(memory, record), curve=curve, timeline=timeline, diagnostics=tuple(notes), digests=digests
+    )
 
 
 def _with_gauges(memory: RankMemory, record: RankRecord) -> RankMemory:

@@ -18,6 +18,7 @@ from zerotrace.ledger import (
 )
 from zerotrace.model import (
     DeepSpeedLedger,
+    MemoryCurve,
     MemoryReport,
     PaperLedger,
     ProfiledMemory,
@@ -31,6 +32,7 @@ def memory_report(
     manifest: RunManifest | None,
     ranks: Sequence[RankMemory],
     profiled: Sequence[ProfiledMemory] = (),
+    curve: MemoryCurve | None = None,
     paper: PaperLedger | None = None,
 ) -> tuple[MemoryReport | None, str | None]:
     """Puts the memory ledger of a run together.
@@ -39,6 +41,7 @@ def memory_report(
         manifest: ``None`` for traces that came without one.
         ranks: measured memory, by rank.
         profiled: what the traces themselves tell.
+        curve: the memory window of the rank that comes highest.
         paper: for traces without a manifest, where stage, Ψ and world size are known all the same.
 
     Returns:
@@ -62,6 +65,7 @@ def memory_report(
             deepspeed=held,
             resident=resident,
             peak=peak,
+            curve=curve,
             profiled=tuple(profiled),
             reason=refused or _why_not_by_owner(manifest, ranks),
         ),

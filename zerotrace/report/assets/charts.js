@@ -21,6 +21,11 @@ function paintChart(traces, colours) {
       const color = trace.meta.shares.map((share) => textOver(heatColour(colours, share), [colours.text, colours.on_exposed]));
       return { ...trace, textfont: { color, size: 12, family: FONT } };
     }
+    if (trace.stackgroup) {
+      // an area is filled as a bar of its role is
+      const { color, line, pattern } = paintBars([trace], colours)[0].marker;
+      return { ...trace, fillcolor: color, fillpattern: pattern, line: { ...trace.line, color: line.color ?? color, width: line.width } };
+    }
     if (trace.type === "bar" || role === "total") return paintBars([trace], colours)[0];
     return { ...trace, marker: { ...trace.marker, color: colours[role], opacity: 0.85, line: { color: colours.background, width: 0.7 } } };
   });
