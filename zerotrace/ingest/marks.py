@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress, repeat
+from operator import is_
 
 import numpy as np
 
@@ -29,7 +31,9 @@ def profiled_memory(document: Document, rank: int, base_ns: int) -> tuple[Profil
         rank: for the result.
         base_ns: what times are relative to.
     """
-    marks = [event for event in document.traceEvents or () if type(event) is Mark and event.name == _NAME]
+    listed = document.traceEvents or []
+    # all in C: most traces have hundreds of thousands of events and no mark
+    marks = [mark for mark in compress(listed, map(is_, map(type, listed), repeat(Mark))) if mark.name == _NAME]
     if not marks:
         return ()
     times = _times(marks)
