@@ -180,6 +180,16 @@ def test_two_hosts_without_seq_and_with_a_lost_record_find_their_offset(tmp_path
     assert len({row["collective"] for row in rows}) == 40
 
 
+def test_offsets_of_many_hosts_are_one_line(tmp_path: Path) -> None:
+    analysis, _ = analysed(
+        Job(8, 12, seed=5, ranks_a_host=1, clock_us=tuple(300.0 * n for n in range(8))).write(tmp_path)
+    )
+    notes = warned(analysis, "clock_offset")
+    assert len(notes) == 5
+    assert "the clocks of 3 more hosts lie" in notes[-1].message
+    assert analysis.clock is not None and len(analysis.clock.hosts) == 8
+
+
 def test_a_manifest_tells_hosts_that_traces_do_not_name(tmp_path: Path) -> None:
     job = Job(2, 30, seed=5, ranks_a_host=1, clock_us=(0, 350), named=False)
     job.write(tmp_path)

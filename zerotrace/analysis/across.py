@@ -42,6 +42,11 @@ class Meeting:
     notes: tuple[Diagnostic, ...]
     """What weakens figures that compare ranks."""
 
+    def of_rank(self, rank: int) -> slice:
+        """Where the rows of a rank lie: they are in the order of ranks."""
+        low, high = np.searchsorted(self.rows.rank, (rank, rank + 1)).tolist()
+        return slice(low, high)
+
 
 def meet(
     analyses: Sequence[RankAnalysis], hosts: Mapping[int, str | None], windows: Sequence[StepWindow]
@@ -72,10 +77,10 @@ def transferring(analysis: RankAnalysis, meeting: Meeting) -> dict[int | None, I
         analysis: one rank.
         meeting: all of them.
     """
-    low, high = np.searchsorted(meeting.rows.rank, (analysis.rank, analysis.rank + 1)).tolist()
-    start, end = meeting.rows.start[low:high], meeting.rows.end[low:high]
-    arrived = start + np.maximum(meeting.arrivals.wait[low:high], 0)
-    device = meeting.rows.device[low:high]
+    mine = meeting.of_rank(analysis.rank)
+    start, end = meeting.rows.start[mine], meeting.rows.end[mine]
+    arrived = start + np.maximum(meeting.arrivals.wait[mine], 0)
+    device = meeting.rows.device[mine]
     found = {}
     for index in analysis.exposed:
         here = device == (ABSENT if index is None else index)

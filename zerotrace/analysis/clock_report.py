@@ -24,6 +24,7 @@ _BIAS_NS = 50_000
 _SPREADS = 5
 
 _NAMED_RANKS = 8
+_NAMED_HOSTS = 4
 
 
 def report_clocks(rows: CollectiveRows, matches: Matches) -> tuple[ClockReport, tuple[Diagnostic, ...]]:
@@ -64,7 +65,7 @@ def report_clocks(rows: CollectiveRows, matches: Matches) -> tuple[ClockReport, 
 
 def _offsets(report: ClockReport) -> Iterator[Diagnostic]:
     first = report.hosts[0]
-    for clock in report.hosts[1:]:
+    for clock in report.hosts[1 : 1 + _NAMED_HOSTS]:
         ranks = _ranks(clock.ranks)
         if clock.offset_ns is None:
             yield Diagnostic(
@@ -84,6 +85,23 @@ def _offsets(report: ClockReport) -> Iterator[Diagnostic]:
             f"What is left: {_us(clock.residual_median_ns)} in the median, {_us(clock.residual_worst_ns)} at worst",
             hint="arrival, waiting and skew between these hosts are no better than what is left" if large else None,
         )
+    yield from _of_many(report.hosts[1 + _NAMED_HOSTS :])
+
+
+def _of_many(hosts: Sequence[HostClock]) -> Iterator[Diagnostic]:
+    """One line for hosts beyond those that are named."""
+    known = [clock.offset_ns for clock in hosts if clock.offset_ns is not None]
+    if not hosts:
+        return
+    span = f"lie {_us(min(known))} to {_us(max(known))} ahead of the first host's" if known else "are not known"
+    unknown = f", those of {len(hosts) - len(known)} are not known" if known and len(known) < len(hosts) else ""
+    yield Diagnostic(
+        code="clock_offset",
+        level=Level.WARNING,
+        count=len(hosts),
+        message=f"the clocks of {len(hosts)} more hosts {span}{unknown}; taken off where ranks are compared",
+        hint="each of them is in `clock` in analysis.json, and in the report under Method",
+    )
 
 
 def _other_clocks(rank: Int64Array, left: Int64Array, *, several: bool) -> Iterator[Diagnostic]:

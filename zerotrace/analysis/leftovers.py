@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from zerotrace.analysis.collectives import ABSENT
@@ -18,6 +20,25 @@ _END_TOLERANCE_RATIO = 0.1
 # Ends that lie nearer than this to each other are tried as one collective first; then half of it, and so on.
 _WIDEST_NS = 1_600_000
 _NARROWEST_NS = 500
+_FAR = np.iinfo(np.int64).max // 4
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """Rows that look alike, in the order of their ends, one line after the other.
+
+    Attributes:
+        row: the rows.
+        before: how far each ends behind the one before it in its line.
+        after: how far the one behind it ends behind it.
+    """
+
+    row: Int64Array
+    before: Int64Array
+    after: Int64Array
+
+    def take(self, chosen: BoolArray) -> _Line:
+        return _Line(self.row[chosen], self.before[chosen], self.after[chosen])
 
 
 def match_by_ends(rows: Candidates, left: Int64Array, groups: Groups, slack_ns: int) -> Int64Array:
@@ -37,23 +58,25 @@ def match_by_ends(rows: Candidates, left: Int64Array, groups: Groups, slack_ns: 
         One entry for each of ``left``; absent for those that remain alone.
     """
     line = combined(rows.group, rows.seq, rows.look)
-    among = np.flatnonzero(np.isin(line, np.unique(line[left])))  # paired ones too: they may be nearer
-    line = line[among]
-    order = np.lexsort((rows.end[among], line))
-    among, line = among[order], line[order]
-    gap = np.diff(rows.end[among], prepend=rows.end[among[:1]])
-    gap[is_first(line)] = np.iinfo(np.int64).max // 4
+    among = np.flatnonzero(np.isin(line, line[left]))  # paired ones too: they may be nearer
+    among = among[np.lexsort((rows.end[among], line[among]))]
+    before = np.diff(rows.end[among], prepend=rows.end[among[:1]])
+    before[is_first(line[among])] = _FAR
+    view = _Line(among, before, np.append(before[1:], _FAR))
     free = np.zeros(rows.rank.size, dtype=bool)
     free[left] = True
     key = np.full(rows.rank.size, ABSENT, dtype=np.int64)
     count, width = 0, _WIDEST_NS
-    while width > _NARROWEST_NS:
-        piece = np.cumsum(gap > width) - 1
-        whole = np.bincount(piece, weights=~free[among]) == 0
-        good = (whole & _is_collective(rows, among, piece, gap, groups, slack_ns))[piece]
-        key[among[good]] = count + piece[good]
-        free[among[good]] = False
-        count += int(piece[-1]) + 1
+    while width > _NARROWEST_NS and view.row.size:
+        first = np.flatnonzero(view.before > width)
+        size = np.diff(first, append=view.row.size)
+        num_free = np.add.reduceat(free[view.row].astype(np.int64), first)
+        good = _are_collectives(rows, view, first, size, groups, slack_ns) & (num_free == size)
+        taken = view.row[np.repeat(good, size)]
+        key[taken] = np.repeat(count + np.arange(int(good.sum())), size[good])
+        free[taken] = False
+        count += int(good.sum())
+        view = view.take(np.repeat(~good & (num_free > 0), size))
         width //= 2
     return key[left]
 
@@ -88,24 +111,33 @@ def match_from_the_end(rows: Candidates, left: Int64Array, slack_ns: int) -> Int
     return np.where((place < failed[block])[number], key, ABSENT)
 
 
-def _is_collective(
-    rows: Candidates, among: Int64Array, piece: Int64Array, gap: Int64Array, groups: Groups, slack_ns: int
+def _are_collectives(
+    rows: Candidates, view: _Line, first: Int64Array, size: Int64Array, groups: Groups, slack_ns: int
 ) -> BoolArray:
-    """Which pieces, stretches of rows of equal looks in the order of their ends, can be one collective."""
-    count = int(piece[-1]) + 1
-    first = np.flatnonzero(is_first(piece))
-    size = np.diff(first, append=piece.size)
+    """Which pieces of a line can be one collective.
+
+    Args:
+        rows: all rows.
+        view: rows in lines.
+        first: place of the first row of each piece.
+        size: how many rows each has.
+        groups: the process groups.
+        slack_ns: how far times of one moment may differ between ranks.
+    """
     last = first + size - 1
-    end, group = rows.end[among], rows.group[among[first]]
+    end, group = rows.end[view.row], rows.group[view.row[first]]
     spread = end[last] - end[first]
-    shortest, _ = extremes(piece, end - rows.start[among], count)
-    away = np.minimum(gap[first], np.append(gap[first[1:]], np.iinfo(np.int64).max // 4))
-    single = np.bincount(_distinct(piece, rows.rank[among]), minlength=count) == size
+    shortest = np.minimum.reduceat(end - rows.start[view.row], first)
     stated, crowded = groups.size[group], groups.crowded[group]
-    fits = np.where(crowded, size == stated, (stated == ABSENT) | (size <= stated))
-    near = spread <= np.maximum(END_TOLERANCE_NS, _END_TOLERANCE_RATIO * shortest)
-    good = (size > 1) & single & fits & near & (2 * spread < away)
-    return np.asarray(good & run_together(rows, among, piece, count, slack_ns), dtype=bool)
+    good = (size > 1) & np.where(crowded, size == stated, (stated == ABSENT) | (size <= stated))
+    good &= spread <= np.maximum(END_TOLERANCE_NS, _END_TOLERANCE_RATIO * shortest)
+    good &= 2 * spread < np.minimum(view.before[first], view.after[last])
+    # the few pieces that are left are looked at more closely
+    number = np.flatnonzero(good)
+    row, which = view.row[np.repeat(good, size)], np.repeat(np.arange(number.size), size[number])
+    alone = np.bincount(_distinct(which, rows.rank[row]), minlength=number.size) == size[number]
+    good[number] = alone & run_together(rows, row, which, number.size, slack_ns)
+    return np.asarray(good, dtype=bool)
 
 
 def _distinct(which: Int64Array, rank: Int64Array) -> Int64Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from zerotrace.analysis.arrivals import Arrivals
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
+from zerotrace.analysis.grouping import extremes
 from zerotrace.analysis.matching import Matches
 from zerotrace.intervals import Int64Array
 from zerotrace.model import STEP_ALL, Diagnostic, Level, StepWindow
@@ -17,6 +18,8 @@ from zerotrace.units import NS_PER_US
 
 #: Waiting of less than this part of a step is said, but leaves the step in the means.
 _MATERIAL = 0.05
+
+_NAMED_RANKS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,9 @@ def find_profiler_start(
 def _notes(
     rows: CollectiveRows, arrivals: Arrivals, late: Int64Array, large: BoolArray, last: Int64Array
 ) -> Iterator[Diagnostic]:
-    for rank in np.unique(last).tolist():
+    ranks, which = np.unique(last, return_inverse=True)
+    longest_ns, _ = extremes(which.reshape(-1), -arrivals.wait[late], ranks.size)
+    for rank in ranks[np.argsort(longest_ns, kind="stable")][:_NAMED_RANKS].tolist():  # the worst first
         mine = late[last == rank]
         longest = mine[np.argmax(arrivals.wait[mine])]
         step = int(rows.step[longest])

@@ -136,8 +136,7 @@ def _chance(meeting: Meeting, last: LastArrivals, ranks: Sequence[Lateness]) -> 
 
 def _members(meeting: Meeting, rank: int) -> Int64Array:
     """Numbers of the matched collectives of which a rank is a member."""
-    low, high = np.searchsorted(meeting.rows.rank, (rank, rank + 1)).tolist()
-    collective = meeting.matches.collective[low:high]
+    collective = meeting.matches.collective[meeting.of_rank(rank)]
     return np.asarray(collective[collective != ABSENT], dtype=np.int64)
 
 

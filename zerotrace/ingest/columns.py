@@ -41,7 +41,7 @@ class Texts:
         distinct.pop(None, None)
         code = {text: i for i, text in enumerate(distinct)}
         code[None] = -1
-        return cls(np.fromiter(map(code.__getitem__, values), np.int32, len(values)), list(distinct))
+        return cls(np.fromiter([code[value] for value in values], np.int32, len(values)), list(distinct))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Texts]) -> Texts:

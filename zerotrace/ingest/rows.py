@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +79,9 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         diagnostics: what is dropped is added here.
     """
     listed = document.traceEvents or []
-    complete = [place for place, event in enumerate(listed) if type(event) is Event]
-    events: list[Event] = [listed[place] for place in complete]
-    position = np.array(complete, dtype=np.int64)
+    is_complete = [type(event) is Event for event in listed]
+    events: list[Event] = list(compress(listed, is_complete))
+    position = np.flatnonzero(np.frombuffer(bytes(is_complete), dtype=np.bool_))
     cats = Texts.of([event.cat for event in events]).map(canonical_cat)
     start_ns, dur_ns, sound = _exact_times(events, position, text)
     is_device = cats.where(lambda cat: cat in DEVICE_CATS)

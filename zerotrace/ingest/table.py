@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,13 @@ def collectives_of(rows: EventRows) -> dict[int, Args]:
     operators = np.flatnonzero(rows.names.where(lambda name: name == "record_param_comms")).tolist()
     described = {_external_id(rows.args[row]): rows.args[row] for row in operators}
     described.pop(UNKNOWN_ID, None)
-    carriers = [*operators, *np.flatnonzero(rows.is_device).tolist()]
-    found = {row: rows.args[row] for row in carriers if rows.args[row].collective is not None}
-    for row in np.flatnonzero(rows.is_device).tolist():
+    described = {number: args for number, args in described.items() if args.collective is not None}
+    devices = np.flatnonzero(rows.is_device).tolist()
+    found = {row: rows.args[row] for row in (*operators, *devices) if rows.args[row].collective is not None}
+    for row in devices if described else ():
         if row not in found:
             args = described.get(_external_id(rows.args[row]))
-            if args is not None and args.collective is not None:
+            if args is not None:
                 found[row] = args
     return found
 
@@ -132,9 +134,9 @@ def _collective_columns(num_rows: int, collectives: Mapping[int, Args]) -> dict[
     carriers = list(collectives.values())
     columns: dict[str, Texts | Ints] = {}
     for field in _COLLECTIVE_TEXTS:
-        columns[field] = Texts.of([getattr(args, field) for args in carriers]).spread(num_rows, rows)
+        columns[field] = Texts.of(list(map(attrgetter(field), carriers))).spread(num_rows, rows)
     for field in _COLLECTIVE_INTS:
-        columns[field] = Ints.of([getattr(args, field) for args in carriers]).spread(num_rows, rows)
+        columns[field] = Ints.of(list(map(attrgetter(field), carriers))).spread(num_rows, rows)
     return columns
 
 
@@ -142,8 +144,7 @@ def _sparse_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -
     """Integer arguments that only the rows at ``place`` have. Kineto writes -1 where it does not know."""
     carriers = [rows.args[row] for row in place.tolist()]
     return {
-        field: Ints.of([getattr(args, field) for args in carriers]).without(-1).spread(len(rows), place)
-        for field in fields
+        field: Ints.of(list(map(attrgetter(field), carriers))).without(-1).spread(len(rows), place) for field in fields
     }
 
 
@@ -184,6 +185,8 @@ def _threads(rows: EventRows) -> Ints:
 
 def _external_ids(rows: EventRows) -> Ints:
     ids = Ints.of([args.external_id for args in rows.args]).without(UNKNOWN_ID)
+    if [args.legacy_external_id for args in rows.args].count(UNKNOWN_ID) == len(rows):
+        return ids
     without = np.flatnonzero(~ids.present)  # few: those of old traces, and of no operator
     others = Ints.of([_external_id(rows.args[row]) for row in without.tolist()]).without(UNKNOWN_ID)
     values, present = ids.values.copy(), ids.present.copy()

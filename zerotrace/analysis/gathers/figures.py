@@ -107,21 +107,23 @@ def gather_report(parts: Sequence[CompleteGathers], windows: Sequence[StepWindow
         windows: step windows of all ranks.
     """
     columns = _Columns.of(parts)
+    of_rank = {part.rank: _Columns.of([part]) for part in parts}  # a rank's figures need no look at the others' rows
+    steps_of: dict[int, list[int]] = {}
+    for window in windows:
+        steps_of.setdefault(window.rank, []).append(window.step)
     steps = tuple(
-        _step(part, columns, number, window.step)
+        _step(part, of_rank[part.rank], number, step)
         for part in parts
-        for number, window in enumerate(window for window in windows if window.rank == part.rank)
+        for number, step in enumerate(steps_of.get(part.rank, ()))
     )
     cold = sorted({step.step for step in steps if step.cold})
-    warm = np.asarray((columns.step != NO_STEP) & ~np.isin(columns.step, cold), dtype=bool)
+    warm = _warm(columns, cold)
     return GatherReport(
         inferred_ratio=_inferred_ratio(columns, np.concatenate([part.own.found.inferred for part in parts])),
         steps=steps,
         cold_steps=tuple(cold),
         total=_group(columns, warm) if warm.any() else None,
-        ranks=tuple(
-            _group(columns, warm & (columns.rank == part.rank), rank=part.rank) for part in parts if warm.any()
-        ),
+        ranks=tuple(_group(mine, _warm(mine, cold), rank=rank) for rank, mine in of_rank.items() if warm.any()),
         kinds=tuple(
             _group(columns, chosen, kind=kind)
             for code, kind in enumerate(KINDS)
@@ -139,6 +141,10 @@ def gather_report(parts: Sequence[CompleteGathers], windows: Sequence[StepWindow
         slack=tuple(_slack(columns, warm)),
         num_persisted=_num_persisted(columns, warm),
     )
+
+
+def _warm(columns: _Columns, cold: Sequence[int]) -> BoolArray:
+    return np.asarray((columns.step != NO_STEP) & ~np.isin(columns.step, cold), dtype=bool)
 
 
 def totals(columns: _Columns, chosen: BoolArray) -> GatherTotals:
@@ -180,7 +186,7 @@ def _group(
 
 
 def _step(part: CompleteGathers, columns: _Columns, number: int, step: int) -> GatherStep:
-    mine = (columns.rank == part.rank) & (columns.step == step)
+    mine = columns.step == step
     count = {code: int((mine & (columns.kind == code)).sum()) for code in (_DEMAND, _PREFETCH, _REFRESH, ABSENT)}
     refreshes = np.flatnonzero(mine & (columns.kind == _REFRESH) & (columns.end != ABSENT))
     cold = part.cold[part.own.step == step]

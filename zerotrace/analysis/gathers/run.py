@@ -58,7 +58,7 @@ def run_gathers(readings: Sequence[RankReading], meeting: Meeting | None, told: 
             reading.source.rank,
             own[reading.source.rank],
             reading.analysis.collectives,
-            None if meeting is None else meeting.arrivals.wait[meeting.rows.rank == reading.source.rank],
+            None if meeting is None else meeting.arrivals.wait[meeting.of_rank(reading.source.rank)],
             reading.analysis.exposed,
             cold,
         )
@@ -79,7 +79,7 @@ def gather_of_rows(found: RunGathers, meeting: Meeting) -> Int64Array:
     """The number of the gather of each row of the meeting; absent for rows of none."""
     numbers = np.full(len(meeting.rows), ABSENT, dtype=np.int64)
     for part in found.parts:
-        numbers[meeting.rows.rank == part.rank] = part.own.of_row
+        numbers[meeting.of_rank(part.rank)] = part.own.of_row
     return numbers
 
 
