@@ -88,6 +88,46 @@ def test_stage_and_keys_are_set_wherever_the_configuration_is_passed(
     assert CONFIG["zero_optimization"] == {"stage": 2, "overlap_comm": True}
 
 
+def test_an_old_way_to_write_stage_1_means_what_it_means_to_deepspeed(deepspeed: FakeDeepSpeed) -> None:
+    attach(3)
+    deepspeed.initialize(model=Model(), config={"zero_optimization": True, "allgather_size": 7})
+    assert deepspeed.config["zero_optimization"] == {"stage": 3, "allgather_bucket_size": 7}
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (None, "ds_config_unreadable", "ds.json', which the program passes to deepspeed.initialize, does not exist"),
+        ("{", "ds_config_json_invalid", "is no valid Hjson"),
+        ("[1]", "ds_config_json_invalid", "holds no object"),
+        ('{"a": 1, "a": 2}', "ds_config_json_invalid", "'a' stands twice"),
+        ('{"zero_optimization": null}', "ds_config_value", "zero_optimization is None"),
+        ('{"zero_optimization": 3}', "ds_config_value", "zero_optimization is 3"),
+    ],
+)
+def test_what_is_no_configuration_is_named(
+    deepspeed: FakeDeepSpeed, tmp_path: Path, content: str | None, code: str, said: str
+) -> None:
+    path = tmp_path / "ds.json"
+    if content is not None:
+        path.write_text(content)
+    attach(3)
+    with pytest.raises(CaptureError) as caught:
+        deepspeed.initialize(model=Model(), config=str(path))
+    assert caught.value.code == code
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_key_that_deepspeed_would_ignore_is_refused(deepspeed: FakeDeepSpeed) -> None:
+    attach(3, optimizer__type="Foo")
+    with pytest.raises(CaptureError, match="would ignore the section optimizer") as caught:
+        deepspeed.initialize(model=Model(), optimizer=object(), config=CONFIG)
+    assert caught.value.code == "setting_ignored"
+    deepspeed.initialize(model=Model(), config=CONFIG)
+    assert deepspeed.config["optimizer"] == {"type": "Foo"}
+
+
 def test_a_model_built_under_zero_init_is_refused_at_another_stage_than_3(deepspeed: FakeDeepSpeed) -> None:
     attach(1)
     with pytest.raises(CaptureError, match=r"zero\.Init") as caught:

@@ -157,3 +157,10 @@ def test_a_probe_that_hangs_is_ended_in_time(monkeypatch: pytest.MonkeyPatch, tm
     assert answer.failure == "no answer within 1 s"
     with pytest.raises(ProcessLookupError):
         os.kill(int(marks.read_text()), 0)
+
+
+@pytest.mark.parametrize("out", ["/proc/nope", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_an_error_whatever_its_permissions(out: str) -> None:
+    found = checks.check_space(Path(out))
+    assert found.health is Health.ERROR
+    assert "cannot be written" in found.found

@@ -87,6 +87,18 @@ def test_a_program_that_never_starts_a_session_is_told_so(make_plan: Plans, tmp_
     assert "session(engine)" in str(error)
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(256)"])
+def test_a_program_that_ends_well_but_early_is_told_where(
+    make_plan: Plans, write_program: Programs, tmp_path: Path, end: str
+) -> None:
+    program = write_program(end)
+    program.write_text(program.read_text().replace("rank == 1", "rank >= 0"))
+    error = fail(make_plan(), program, tmp_path / "out")
+    assert error.code == "too_few_steps"
+    assert "too early: rank 0 in step 3 (timed); rank 1 in step 3 (timed)" in str(error)
+    assert "need 8 steps" in str(error)
+
+
 def test_a_loop_that_is_too_short_is_told_how_much_is_missing(
     make_plan: Plans, write_program: Programs, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotrace.capture.failure import _late_ranks
+from zerotrace.capture.failure import _late_ranks, _tail
 from zerotrace.capture.progress import RankProgress
 
 WAITS = ["torch/distributed/distributed_c10d.py:1 in all_reduce", "train.py:3 in main"]
@@ -27,3 +27,11 @@ def test_the_rank_that_others_wait_for_is_late(stacks: list[list[str]], late: li
 
 def test_a_rank_that_is_steps_behind_is_late_whatever_its_stack() -> None:
     assert _late_ranks([at(0, step=5), at(1, step=4)], [WORKS, WAITS]) == [1]
+
+
+def test_the_last_lines_of_a_rank_are_not_those_of_warnings() -> None:
+    warning = "/x/torch/y.py:7: FutureWarning: `z` is old\n  warnings.warn(\n"
+    assert _tail(f"{warning}  a traceback's line\nValueError: it broke\n{warning * 15}") == (
+        "    a traceback's line\n  ValueError: it broke"
+    )
+    assert "FutureWarning" in _tail(warning)

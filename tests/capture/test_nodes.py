@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -182,3 +183,28 @@ def test_a_node_that_never_comes_ends_the_other_in_time() -> None:
     assert done.returncode == 124
     assert "The 2 nodes did not all meet at 127.0.0.1:29519" in done.stderr
     assert Path("run.failed").is_dir()
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    command = zerotrace("--gpus", "1", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "127.0.0.1:29520")
+    launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    log = tmp_path / ".run.partial" / "ranks" / "torchrun.log"
+    try:
+        # Two processes: the launcher does not count, torchrun has found its way to Python.
+        wait_until(lambda: log.is_file() and bool(processes_of(tmp_path)), 40)
+        [local] = temporary.glob("zerotrace-*")
+        (local / "rank_0").mkdir()
+        (local / "rank_0" / "rank_0.owners.json").write_text("{}")
+        time.sleep(8)
+        launcher.kill()
+        launcher.wait()
+        wait_until(lambda: not processes_of(tmp_path), 60)
+    finally:
+        launcher.kill()
+    assert not list(temporary.glob("zerotrace-*"))
+    assert (tmp_path / ".run.partial" / "rank_0.owners.json").read_text() == "{}"

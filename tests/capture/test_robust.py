@@ -74,7 +74,40 @@ def test_a_full_disk_is_named_and_leaves_no_half_capture_under_its_name(
             assert file.read().rstrip().endswith(b"}")
 
 
-def test_ctrl_c_in_the_terminal_ends_all_ranks_and_keeps_the_folder(write_program: Programs, tmp_path: Path) -> None:
+CATCHES_ALL = """
+import deepspeed, torch
+
+model = torch.nn.Linear(8, 8)
+config = {"train_micro_batch_size_per_gpu": 2, "zero_allow_untested_optimizer": True, "bf16": {"enabled": True}}
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config)
+for _ in range(12):
+    try:
+        [torch.ones(1) for _ in range(20_000)]
+        engine.backward(engine(torch.randn(2, 8, dtype=torch.bfloat16)).float().pow(2).mean())
+        engine.step()
+    except Exception:
+        pass
+"""
+
+
+def test_what_the_capture_failed_of_is_said_though_the_program_catches_it(small_disk: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CATCHES_ALL)
+    command = [sys.executable, "-m", "zerotrace", "capture", "--stage", "1", "--gpus", "1", "--device", "cpu",
+               "--warmup", "1", "--timed", "1", "--steps", "1", "--out", str(small_disk / "out"),
+               "--script", str(script)]  # fmt: skip
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "Rank 0 could not write rank_0.pt.trace.json" in done.stderr, done.stderr
+    assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(("key", "exit_code"), [(signal.SIGINT, 130), (signal.SIGQUIT, 131)])
+def test_a_key_in_the_terminal_ends_all_ranks_and_keeps_the_folder(
+    write_program: Programs, tmp_path: Path, key: signal.Signals, exit_code: int
+) -> None:
     program = write_program("time.sleep(300)")
     script = tmp_path / "train.py"
     # With --script nothing is counted before deepspeed.initialize: this one hangs before that.
@@ -89,12 +122,12 @@ def test_ctrl_c_in_the_terminal_ends_all_ranks_and_keeps_the_folder(write_progra
     try:
         progress = tmp_path / ".out.partial" / "ranks" / "rank_1.progress"
         wait_until(lambda: progress.is_file() and " starting " in progress.read_text(), 30)
-        os.killpg(running.pid, signal.SIGINT)
+        os.killpg(running.pid, key)
         said = running.communicate(timeout=20)[1]
     finally:
         running.kill()
-    assert running.returncode == 130
-    assert "The capture was interrupted (SIGINT); all ranks have been ended." in said
+    assert running.returncode == exit_code
+    assert f"The capture was interrupted ({key.name}); all ranks have been ended." in said
     assert f"What was written is in {tmp_path / 'out.failed'}." in said
     assert not processes_of(tmp_path)
     assert not (tmp_path / "out").exists()

@@ -201,7 +201,7 @@ def test_two_lines_in_a_loop_that_is_too_short_leave_a_folder_that_says_so() -> 
 def test_a_task_of_a_slurm_job_is_a_rank() -> None:
     words = [sys.executable, "-m", "zerotrace", "capture", "--stage", "3", "--out", "job", *FEW,
              "--script", str(PROGRAMS / "plain.py"), "--", "--deepspeed_config", "ds.json",
-             "--local_rank", "{local_rank}"]  # fmt: skip
+             "--local_rank", "{local_rank}", "--width=128"]  # fmt: skip
     step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NODEID": "0",
             "SLURM_JOB_ID": str(os.getpid()), "PYTHONPATH": str(ROOT)}  # fmt: skip
     tasks = [
@@ -219,4 +219,7 @@ def test_a_task_of_a_slurm_job_is_a_rank() -> None:
     manifest = manifest_of("job")
     assert (manifest["stage"], manifest["world_size"], manifest["model"]["name"]) == (3, 2, "plain.py")
     assert manifest["command"][:4] == ["zerotrace", "capture", "--stage", "3"]
+    assert manifest["command"][-9:-6] == ["--script", "(a path)", "--"]
+    analysis, _, _ = analyze([Path("job")], options=AnalyzeOptions(hta=False))
+    assert {source.host for source in analysis.sources} == {"host-0"}
     assert not list(Path("job").glob("ranks"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,38 @@ def test_the_light_trace_lies_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "aten::sum" in names
     assert not any(name.startswith(("ProfilerStep", "zt1:")) for name in names)
     assert [path.name for path in tmp_path.iterdir()] == ["light"]
+
+
+def test_a_trace_names_neither_machine_nor_folder_and_the_working_folder_stays(tmp_path: Path) -> None:
+    folder = tmp_path / 'a "b\udcff'
+    folder.mkdir()
+    window = DetailedWindow(1, folder / "rank_0.pt.trace.json.gz", LabelHooks(Engine()), host=7)
+    SettleWindow(window).start()
+    window.start()
+    window.begin_step(3)
+    torch.ones(2).sum()
+    window.end_step()
+    seen: set[str] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.add(str(Path.cwd()))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    window.finish()
+    done.set()
+    looking.join()
+    assert len(seen) == 1
+    with gzip.open(folder / "rank_0.pt.trace.json.gz") as file:
+        text = file.read().decode()
+    trace = json.loads(text)
+    assert trace.get("host_name", "host-7") == "host-7"
+    assert trace["traceName"] == "rank_0.pt.trace.json"
+    assert "aten::sum" in {event.get("name") for event in trace["traceEvents"]}
+    assert f'"{socket.gethostname()}"' not in text
+    assert "/proc/self" not in text
 
 
 def test_the_detailed_trace_has_steps_and_labels_and_the_model_is_as_before(tmp_path: Path) -> None:

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import signal
+from pathlib import Path
 
+from zerotrace.capture.folder import move_files
+from zerotrace.capture.handoff import SessionPlan
 from zerotrace.lifetime import die_with_parent
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run torchrun; if the launcher is killed in the meantime, do what it has left undone."""
+    from torch.distributed.run import main as torchrun
+
+    launcher = os.getppid()
     # torchrun ends its workers when it is told to terminate.
     die_with_parent(signal.SIGTERM)
-    from torch.distributed.run import main
+    try:
+        torchrun()
+    finally:
+        if os.getppid() != launcher:
+            _keep_local_files()
 
+
+def _keep_local_files() -> None:
+    """Move what the ranks of one of several machines have finished to where the rest of the capture lies.
+
+    Nobody else knows of the folder in the temporary folder, once the launcher is gone.
+    """
+    plan = SessionPlan.from_environment()
+    if plan is None or not plan.local_folder:
+        return
+    local = Path(plan.local_folder)
+    with contextlib.suppress(OSError):
+        for folder in sorted(local.iterdir()):
+            move_files(folder, Path(plan.trace_folder))
+    shutil.rmtree(local, ignore_errors=True)
+
+
+if __name__ == "__main__":
     main()

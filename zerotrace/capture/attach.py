@@ -7,7 +7,6 @@ engine's ``step`` is then counted, and the session goes through its windows.
 
 from __future__ import annotations
 
-import base64
 import copy
 import importlib.abc
 import importlib.machinery
@@ -17,14 +16,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from zerotrace.capture.ds_config import refuse_comms_logger
+from zerotrace.capture.ds_config import read_program_config, refuse_comms_logger
 from zerotrace.capture.ds_settings import set_key
 from zerotrace.capture.handoff import AttachOrders, SessionPlan
 from zerotrace.capture.hooks import Function, Outermost
+from zerotrace.capture.limit import current_limit
 from zerotrace.errors import CaptureError
 
 _LEAVE_S = 10.0
@@ -60,11 +59,13 @@ class Attachment:
         """The program has ended by itself: refuse that if it has not been through all windows.
 
         Raises:
-            CaptureError: it has not, it never called ``deepspeed.initialize``, or that call was refused and the program
-                has caught the error.
+            CaptureError: it has not, it never called ``deepspeed.initialize``, or it has caught what the capture
+                failed of.
         """
         if self._error is not None:
             raise self._error
+        if self._session is not None and self._session.error is not None:
+            raise self._session.error
         if self._session is None:
             raise CaptureError(
                 f"{program} ended without a call of deepspeed.initialize that returned an engine with an optimizer, "
@@ -79,6 +80,11 @@ class Attachment:
                 code="too_few_steps",
                 hint="Let the program run longer, or ask for less with --warmup, --timed and --steps.",
             )
+
+    def let_go(self) -> None:
+        """The program has ended, or failed: keep what there is of a capture that is not complete."""
+        if self._session is not None:
+            self._session.close()
 
     def _patch(self, module: ModuleType) -> None:
         if os.environ.get("DS_ACCELERATOR") == "cpu":
@@ -109,10 +115,10 @@ class Attachment:
         holder: Any = arguments.get("args")
         name = next((key for key in ("config", "config_params") if arguments.get(key) is not None), None)
         given = arguments[name] if name else getattr(holder, "deepspeed_config", None)
-        if given is None:
+        if not isinstance(given, (Mapping, str, os.PathLike)):
             # DeepSpeed refuses the call itself.
             return
-        config = copy.deepcopy(_read_config(given))
+        config = copy.deepcopy(read_program_config(given))
         model = arguments.get("model")
         own_stage = config.get("zero_optimization", {}).get("stage", 0)
         if own_stage != self._orders.stage:
@@ -128,6 +134,7 @@ class Attachment:
             )
         set_key(config, "zero_optimization.stage", self._orders.stage)
         for key, value in self._orders.settings:
+            _refuse_ignored(key, arguments)
             set_key(config, key, value)
         refuse_comms_logger(config)
         if name is None:
@@ -181,9 +188,12 @@ class Attachment:
             return
         self._session.step(self._loss)
         if self._session.num_missing == 0:
-            self._finished = True
             self._session.__exit__(None, None, None)
-            if not self._orders.keep_running:
+            self._finished = True
+            if self._orders.keep_running:
+                if limit := current_limit():
+                    limit.lift()
+            else:
                 _leave_process_group()
                 self._leave()
 
@@ -238,14 +248,17 @@ class _PatchingLoader(importlib.abc.Loader):
         self._patch(module)
 
 
-def _read_config(given: Any) -> dict[str, Any]:
-    """A configuration in any of the forms that DeepSpeed takes: a dict, a file, base64."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    hjson = importlib.import_module("hjson")
-    text = Path(given).read_text(encoding="utf-8") if Path(given).exists() else base64.urlsafe_b64decode(given).decode()
-    config: dict[str, Any] = hjson.loads(text)
-    return config
+def _refuse_ignored(key: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a key of a section that DeepSpeed ignores, because the program passes what it describes."""
+    section = key.partition(".")[0]
+    argument = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}.get(section)
+    if argument is not None and arguments.get(argument) is not None:
+        raise CaptureError(
+            f"--set {key}: the program passes {argument}=... to deepspeed.initialize, so that DeepSpeed would ignore "
+            f"the section {section}.",
+            code="setting_ignored",
+            hint="Leave it out, or change the program.",
+        )
 
 
 def _leave_process_group() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from zerotrace.capture.folder import status_of
 from zerotrace.units import format_bytes
 
 #: DeepSpeed and torch from here on are supported; DeepSpeed was tried up to, and including, the second.
@@ -20,6 +22,9 @@ TRIED_DEEPSPEED = (0, 19)
 _NEEDED_BYTES = 64 << 20
 _AMPLE_BYTES = 2 << 30
 _SHM_BYTES = 1 << 30
+
+#: Most bytes of a name, less what a capture hangs on to it while it runs.
+_NAME_BYTES = 255 - len("..partial")
 
 
 class Health(str, Enum):
@@ -117,12 +122,12 @@ def check_deepspeed(answer: Answer) -> Check:
 def check_space(out: Path) -> Check:
     """Whether captures can be written, and how much room there is."""
     folder = out.absolute()
-    while not folder.exists():
+    while status_of(folder) is None:
         folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if len(os.fsencode(out.name)) > _NAME_BYTES or not folder.is_dir() or not _takes_folders(folder):
         return _error(
             "output",
-            f"{folder} cannot be written",
+            f"{folder if folder != out.absolute().parent else out} cannot be written",
             f"No capture can be written into {out}.",
             "Pass an --out in a place where you can write.",
         )
@@ -143,6 +148,15 @@ def check_space(out: Path) -> Check:
             "Make room, or pass an --out on another disk.",
         )
     return _ok("output", found, "Room for the traces of many ranks.")
+
+
+def _takes_folders(folder: Path) -> bool:
+    """Whether a folder can be made there: tried, since permissions say nothing of /proc and its like."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".zerotrace-doctor-", dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def check_gloo(answer: Answer) -> Check:

@@ -58,7 +58,7 @@ class Completion:
             CaptureError: the name has been taken in the meantime.
         """
         if missing := self._missing():
-            raise failure.no_report(missing)
+            raise failure.no_report(self.folder.work, self.plan, missing)
         if self.plan.nodes.node_rank > 0:
             return self._complete_part()
         manifest = self._manifest()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import importlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from zerotrace.capture.ds_settings import set_key
+from zerotrace.capture.folder import status_of
 from zerotrace.errors import CaptureError
 
 _ZERO = "zero_optimization"
@@ -50,7 +54,7 @@ def read_ds_config(path: Path) -> dict[str, Any]:
         CaptureError: the file cannot be read, or is no JSON object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_refuse_duplicates)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_refusing_duplicates(path))
     except OSError as error:
         raise CaptureError(
             f"The DeepSpeed configuration {path} cannot be read: {error.strerror}.",
@@ -83,6 +87,59 @@ def read_ds_config(path: Path) -> dict[str, Any]:
             hint="A DeepSpeed configuration starts with '{'.",
         )
     return content
+
+
+def read_program_config(given: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """A configuration in any of the forms that ``deepspeed.initialize`` takes: a dict, a Hjson file, base64 of Hjson.
+
+    ``"zero_optimization": true`` is an old way to write stage 1, which DeepSpeed still reads.
+
+    Raises:
+        CaptureError: there is no such file, or what it holds is no configuration.
+    """
+    config = dict(given) if isinstance(given, Mapping) else _read_hjson(os.fspath(given))
+    zero = config.get(_ZERO, {})
+    if isinstance(zero, bool):
+        zero = {"stage": int(zero)}
+        if "allgather_size" in config:
+            zero["allgather_bucket_size"] = config["allgather_size"]
+        config[_ZERO] = zero
+    if not isinstance(zero, Mapping):
+        raise CaptureError(
+            f"{_ZERO} is {zero!r} in the DeepSpeed configuration of the program; expected an object.",
+            code="ds_config_value",
+            hint=f'Write "{_ZERO}": {{"stage": 0}}, or leave it out.',
+        )
+    return config
+
+
+def _read_hjson(given: str) -> dict[str, Any]:
+    hjson = importlib.import_module("hjson")
+    is_file = status_of(Path(given)) is not None
+    what = f"The DeepSpeed configuration {given!r}, which the program passes to deepspeed.initialize,"
+    try:
+        text = Path(given).read_text(encoding="utf-8") if is_file else base64.urlsafe_b64decode(given).decode()
+        config = hjson.loads(text, object_pairs_hook=_refusing_duplicates(given if is_file else "of the program"))
+    except OSError as error:
+        raise CaptureError(
+            f"{what} cannot be read: {error.strerror}.",
+            code="ds_config_unreadable",
+            hint="Check the path in the program or its arguments.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        # Also of base64 and of UTF-8: what was meant for a path is rarely either.
+        raise CaptureError(
+            f"{what} is no valid Hjson." if is_file else f"{what} does not exist.",
+            code="ds_config_json_invalid" if is_file else "ds_config_unreadable",
+            hint="Mend the file." if is_file else "Check the path in the program or its arguments.",
+        ) from error
+    if not isinstance(config, dict):
+        raise CaptureError(
+            f"{what} holds no object." if is_file else f"{what} does not exist.",
+            code="ds_config_json_invalid" if is_file else "ds_config_unreadable",
+            hint="A DeepSpeed configuration is an object; check the path in the program or its arguments.",
+        )
+    return config
 
 
 def resolve_micro_batch(file_config: Mapping[str, Any], option: int | None, default: int) -> int:
@@ -141,7 +198,7 @@ def build_ds_config(
         # DeepSpeed refuses two half precisions at once, and only one of them was asked for.
         del config["bf16"]
     _merge(config, wished)
-    _refuse_not_finite(config)
+    refuse_odd_numbers(config)
     refuse_comms_logger(config)
     if "optimizer" in config:
         raise _refused("optimizer")
@@ -149,15 +206,25 @@ def build_ds_config(
     return config
 
 
-def _refuse_not_finite(config: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuses NaN and Infinity, which Python's JSON accepts and nobody else's."""
+def refuse_odd_numbers(config: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse what Python's JSON accepts and nobody else's: NaN, Infinity, whole numbers beyond 64 bits.
+
+    Raises:
+        CaptureError: there is one.
+    """
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            _refuse_not_finite(value, f"{name}.")
+            refuse_odd_numbers(value, f"{name}.")
         elif isinstance(value, float) and not math.isfinite(value):
             raise CaptureError(
                 f"{name} is {value} in the DeepSpeed configuration; expected a finite number.",
+                code="ds_config_value",
+                hint="Correct it in --ds-config or --set.",
+            )
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise CaptureError(
+                f"{name} is {value} in the DeepSpeed configuration, which no number of 64 bits holds.",
                 code="ds_config_value",
                 hint="Correct it in --ds-config or --set.",
             )
@@ -183,11 +250,18 @@ def _check_stage(given: Mapping[str, Any], stage: int) -> None:
             code="ds_config_value",
             hint=f'Write "{_ZERO}": {{"stage": {stage}}}, or leave it out.',
         )
-    if zero.get("stage", stage) != stage:
+    given_stage = zero.get("stage", stage)
+    if isinstance(given_stage, bool) or not isinstance(given_stage, int):
         raise CaptureError(
-            f"--stage is {stage}, but the DeepSpeed configuration sets {_ZERO}.stage to {zero['stage']!r}.",
+            f"{_ZERO}.stage is {given_stage!r} in the DeepSpeed configuration; expected a whole number.",
+            code="ds_config_value",
+            hint=f"Write {stage}, without quotes, or leave the key out of the file.",
+        )
+    if given_stage != stage:
+        raise CaptureError(
+            f"--stage is {stage}, but the DeepSpeed configuration sets {_ZERO}.stage to {given_stage}.",
             code="ds_config_conflict",
-            hint=f"Pass --stage {zero['stage']}, or leave the key out of the file.",
+            hint=f"Pass --stage {given_stage}, or leave the key out of the file.",
         )
 
 
@@ -269,14 +343,17 @@ def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in content:
-            raise CaptureError(
-                f"The key {key!r} stands twice in one object of the DeepSpeed configuration.",
-                code="ds_config_json_invalid",
-                hint="Leave one of the two out.",
-            )
-        content[key] = value
-    return content
+def _refusing_duplicates(where: Path | str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    def content_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in content:
+                raise CaptureError(
+                    f"The key {key!r} stands twice in one object of the DeepSpeed configuration {where}.",
+                    code="ds_config_json_invalid",
+                    hint="Leave one of the two out.",
+                )
+            content[key] = value
+        return content
+
+    return content_of

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from zerotrace.capture.scrub import scrub_text, scrub_value
 from zerotrace.errors import CaptureError
 
 
@@ -61,17 +62,21 @@ def set_key(config: dict[str, Any], key: str, value: Any) -> None:
     section[leaf] = value
 
 
-def plain_config(value: Any) -> Any:
-    """A configuration as strict JSON has it, without the paths of this machine that it may hold.
+def plain_config(value: Any, name: str = "") -> Any:
+    """A configuration as strict JSON has it, without the paths, hosts and secrets that it may hold.
 
     Programs pass what their JSON file could not hold: HuggingFace's Trainer sets ``steps_per_print`` to infinity.
+
+    Args:
+        value: the configuration, or a part of it.
+        name: key of the part.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain_config(item) for key, item in value.items()}
+        return {str(key): plain_config(item, str(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain_config(item) for item in value]
+        return [plain_config(item, name) for item in value]
     if isinstance(value, str):
-        return "(a path)" if value.startswith(("/", "~")) else value
+        return scrub_value(name, value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return value if value is None or isinstance(value, (bool, int)) else str(value)
+    return value if value is None or isinstance(value, (bool, int)) else scrub_text(str(value))

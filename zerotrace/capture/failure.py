@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 from zerotrace.capture.handoff import problem_path, read_problem
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.capture.processes import find_processes
-from zerotrace.capture.progress import FAILED, RankProgress, read_progress
+from zerotrace.capture.progress import BEFORE_STEPS, FAILED, RankProgress, read_progress
+from zerotrace.errors import CaptureError, ZerotraceError
 
 TIMEOUT_EXIT_CODE = 124
 """Exit code when the time is up, as coreutils' ``timeout`` has it."""
@@ -26,6 +28,9 @@ _TAIL_LINES = 20
 _TORCHRUN_FAILURE = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
 _STACK_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', re.MULTILINE)
+
+# As the module `warnings` writes them.
+_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
 
 # Where a rank's innermost Python frame is when it waits for its peers (or for its device, which does).
 _SAYS_NOTHING = ("torch/autograd/graph.py",)
@@ -41,6 +46,23 @@ class RunError(Exception):
         self.code = code
         self.exit_code = exit_code
         self.hint = hint
+
+
+def problem_of(rank: int, error: BaseException) -> ZerotraceError | None:
+    """An error of a rank in words for the launcher; ``None`` where the training program's own words are all there is.
+
+    Args:
+        rank: the rank.
+        error: what has ended its program, or its part in the capture.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        name = f" {Path(error.filename).name}" if error.filename else ""
+        return CaptureError(
+            f"Rank {rank} could not write{name or ' its files'}: {error.strerror}.",
+            code="disk_full",
+            hint="Make room, or pass an --out on another disk.",
+        )
+    return error if isinstance(error, ZerotraceError) else None
 
 
 def rank_died(work: Path, progress: Sequence[RankProgress], torchrun_code: int) -> RunError:
@@ -98,11 +120,39 @@ def time_is_up(work: Path, plan: CapturePlan, torchrun: int, session_file: Path)
     )
 
 
-def no_report(ranks: Sequence[int]) -> RunError:
-    """A run whose training program ended well without having gone through a session."""
+def no_report(work: Path, plan: CapturePlan, ranks: Sequence[int]) -> RunError:
+    """A run whose training program ended well, without a report from some of its ranks.
+
+    Args:
+        work: folder with what the ranks have noted.
+        plan: what they had to do.
+        ranks: those without a report.
+    """
+    for rank in ranks:
+        if problem := read_problem(problem_path(work, rank)):
+            return RunError(str(problem), code=problem.code, exit_code=problem.exit_code, hint=problem.hint)
+    progress = [p for p in read_progress(work, plan.num_ranks, plan.first_rank) if p.rank in ranks]
+    if begun := [p for p in progress if p.step >= 0 or p.phase not in BEFORE_STEPS]:
+        where = "; ".join(f"rank {p.rank} {p.describe()}" for p in begun)
+        return RunError(
+            f"The training program ended without an error, but too early: {where}. The windows of this capture need "
+            f"{plan.num_steps} steps, and the program has to end after them.",
+            code="too_few_steps",
+            exit_code=1,
+            hint="Let the program run longer, or ask for less with --warmup, --timed and --steps.",
+        )
     names = ", ".join(str(rank) for rank in ranks)
+    who = f"rank {names} has" if len(ranks) == 1 else f"ranks {names} have"
+    if plan.script is not None:
+        return RunError(
+            f"{plan.program} ended without an error, but {who} measured nothing: it ended itself before "
+            "deepspeed.initialize returned.",
+            code="no_session",
+            exit_code=1,
+            hint="Check the arguments after `--`: does the program train with DeepSpeed?",
+        )
     return RunError(
-        f"The training program ended without an error, but rank {names} has measured nothing: the loop has to run "
+        f"The training program ended without an error, but {who} measured nothing: the loop has to run "
         "inside `with session(engine) as capture:` and call `capture.step(loss)` after each optimizer step.",
         code="no_session",
         exit_code=1,
@@ -160,12 +210,12 @@ def _main_thread(dump: str) -> list[str]:
     """The frames of the main thread in a dump by :mod:`faulthandler`, which lists it last."""
     block = dump[dump.rfind("Thread 0x") :] if "Thread 0x" in dump else dump
     return [
-        f"{_without_machine(frame['file'])}:{frame['line']} in {frame['function']}"
+        f"{without_machine(frame['file'])}:{frame['line']} in {frame['function']}"
         for frame in _STACK_FRAME.finditer(block)
     ]
 
 
-def _without_machine(path: str) -> str:
+def without_machine(path: str) -> str:
     """A source path from its package on, or its name alone."""
     _, found, inside = path.rpartition("site-packages/")
     return inside if found else Path(path).name
@@ -181,7 +231,15 @@ def _shell_code(code: int) -> int:
 
 
 def _tail(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.rstrip().splitlines()[-_TAIL_LINES:])
+    """The last lines of a log, without Python's warnings unless there is nothing else."""
+    lines = text.rstrip().splitlines()
+    kept = [line for line, before in zip(lines, ["", *lines]) if not _is_of_warning(line, before)]
+    return "\n".join(f"  {line}" for line in (kept or lines)[-_TAIL_LINES:])
+
+
+def _is_of_warning(line: str, before: str) -> bool:
+    # The line of code that has warned stands below, indented.
+    return bool(_WARNING.match(line) or (line.startswith("  ") and _WARNING.match(before)))
 
 
 def _read(path: Path) -> str:

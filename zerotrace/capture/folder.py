@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
+import unicodedata
 from pathlib import Path
 
 from zerotrace.errors import CaptureError
@@ -114,18 +116,46 @@ def move_files(source: Path, target: Path) -> None:
     source.rmdir()
 
 
+def status_of(path: Path) -> os.stat_result | None:
+    """What the system says of a path; ``None`` where it says nothing, also for a name that is too long for it."""
+    try:
+        return path.stat()
+    except (OSError, ValueError):
+        return None
+
+
 def check_out(out: Path | None) -> None:
-    """Refuse an existing folder early, before anything is imported.
+    """Refuse a folder that exists, or that can have no name of its own, early, before anything is imported.
 
     Raises:
-        CaptureError: the folder exists.
+        CaptureError: it does.
     """
-    if out is not None and (out.exists() or out.is_symlink()):
+    if out is None:
+        return
+    if out.name == "..":
         raise CaptureError(
-            f"The folder {out} exists already.",
-            code="out_exists",
-            hint="Pass another --out; nothing is overwritten.",
+            f"The folder {out} ends with '..', which is no name that a new folder can have.",
+            code="out_unwritable",
+            hint="Pass the --out of a new folder by its own name.",
         )
+    if any(unicodedata.category(char) == "Cc" for char in str(out)):
+        raise CaptureError(
+            f"The folder {str(out)!r} has a control character in its name, which would break every message about it.",
+            code="out_unwritable",
+            hint="Pass an --out without it.",
+        )
+    try:
+        # Not Path.exists, which passes over some errors, and not the same ones in every Python.
+        out.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    raise CaptureError(
+        f"The folder {out} exists already.",
+        code="out_exists",
+        hint="Pass another --out; nothing is overwritten.",
+    )
 
 
 def _reserve_asked(out: Path, node_rank: int) -> CaptureFolder:
@@ -155,12 +185,16 @@ def _reserve(folder: Path, node_rank: int) -> CaptureFolder | None:
             hint="Pass an --out inside of a folder.",
         ) from None
     except OSError as error:
-        raise CaptureError(
-            f"{folder} cannot be written: {error.strerror}.",
-            code="out_unwritable",
-            hint="Pass an --out in a place where you can write.",
-        ) from error
+        raise _unwritable(folder, error) from error
     return CaptureFolder(folder, partial)
+
+
+def _unwritable(folder: Path, error: OSError) -> CaptureError:
+    return CaptureError(
+        f"{folder} cannot be written: {error.strerror}.",
+        code="out_unwritable",
+        hint="Pass an --out in a place where you can write.",
+    )
 
 
 def _partial(folder: Path, node_rank: int) -> Path:

@@ -58,6 +58,16 @@ class RunFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """The end of a time limit."""
+
+    limit_s: float
+    """The limit as it was given."""
+    at_s: float
+    """When it is over, by this machine's :func:`time.monotonic`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnOrders:
     """What the ranks need to complete a capture among themselves, where no launcher does it for them."""
 
@@ -65,6 +75,8 @@ class OwnOrders:
     out: str | None = None
     """Folder of the capture; ``None`` for the default name."""
     default_name: str = ""
+    deadline: Deadline | None = None
+    """When a rank has to end itself; ``None`` for a program that captures itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +101,8 @@ class SessionPlan:
     """Machines of the run, each with a launcher."""
     local_folder: str = ""
     """Where ranks write first if the trace folder may be on a network; the launcher removes it."""
+    host: int = 0
+    """Number of this machine among those of the run; stands for its name."""
     name_mark: str = ""
     """Stands behind the rank in file names, where folders of several machines may come to lie in one place."""
 
@@ -103,7 +117,10 @@ class SessionPlan:
             settings = tuple((key, setting) for key, setting in attach.pop("settings"))
             content["attach"] = AttachOrders(settings=settings, **attach)
         if own := content.pop("own", None):
-            content["own"] = OwnOrders(facts=_parse_facts(own.pop("facts")), **own)
+            deadline = own.pop("deadline")
+            content["own"] = OwnOrders(
+                facts=_parse_facts(own.pop("facts")), deadline=Deadline(**deadline) if deadline else None, **own
+            )
         return cls(**content)
 
     def to_json(self) -> str:

@@ -6,17 +6,20 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from zerotrace.capture.handoff import SESSION_VARIABLE, OwnOrders, SessionPlan, facts_of, session_plan
+from zerotrace.capture.handoff import SESSION_VARIABLE, Deadline, OwnOrders, SessionPlan, facts_of, session_plan
 from zerotrace.capture.machine import rank_environment
 from zerotrace.capture.nodes import DEFAULT_PORT
 from zerotrace.capture.plan import CapturePlan, Nodes
 from zerotrace.capture.torchrun import runner_command
 from zerotrace.errors import CaptureError
+
+_START_HINT = "Start the command with torchrun or srun, or unset the variables that they leave."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,11 @@ class JobRank:
     variables: Mapping[str, str]
     """torch's variables, where the job does not set them itself."""
 
+    @property
+    def told_by(self) -> str:
+        """The variables that say so."""
+        return "SLURM_PROCID" if self.launcher == "Slurm" else "RANK, WORLD_SIZE and LOCAL_RANK"
+
 
 def find_job(environment: Mapping[str, str]) -> JobRank | None:
     """The rank that this process is; ``None`` where it is an ordinary process.
@@ -46,11 +54,10 @@ def find_job(environment: Mapping[str, str]) -> JobRank | None:
     """
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environment.keys():
         return _from_torchrun(environment)
-    num_tasks = environment.get("SLURM_STEP_NUM_TASKS") or (
-        environment.get("SLURM_NTASKS") if "SLURM_STEP_ID" in environment else None
-    )
-    if "SLURM_PROCID" in environment and num_tasks and _number(environment, "SLURM_PROCID", num_tasks) > 1:
-        return _from_slurm(environment, int(num_tasks))
+    in_step = "SLURM_STEP_ID" in environment
+    name = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") or not in_step else "SLURM_NTASKS"
+    if "SLURM_PROCID" in environment and environment.get(name) and (num_tasks := _number(environment, name)) > 1:
+        return _from_slurm(environment, num_tasks)
     return None
 
 
@@ -74,8 +81,16 @@ def become_rank(job: JobRank, plan: SessionPlan, device: str, program: list[str]
 
 
 def plan_of_job(plan: CapturePlan, out: Path | None) -> SessionPlan:
-    """What a rank of a job has to do. There is no launcher: rank 0 makes the folder and completes it."""
-    own = OwnOrders(facts=facts_of(plan), out=str(out) if out else None, default_name=plan.default_name)
+    """What a rank of a job has to do.
+
+    There is no launcher: rank 0 makes the folder and completes it, and each rank ends itself when the time is up.
+    """
+    own = OwnOrders(
+        facts=facts_of(plan),
+        out=str(out) if out else None,
+        default_name=plan.default_name,
+        deadline=Deadline(limit_s=plan.timeout_s, at_s=time.monotonic() + plan.timeout_s),
+    )
     return replace(session_plan(plan), own=own)
 
 
@@ -87,14 +102,22 @@ def program_of_job(plan: CapturePlan) -> list[str]:
 
 
 def _from_torchrun(environment: Mapping[str, str]) -> JobRank:
-    num_local = environment.get("LOCAL_WORLD_SIZE")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not environment.get(name):
+            raise CaptureError(
+                f"RANK, WORLD_SIZE and LOCAL_RANK are set, as in a torchrun job, but {name} is not: it says where the "
+                "ranks meet.",
+                code="job_unclear",
+                hint=_START_HINT,
+            )
+    _number(environment, "MASTER_PORT")
     return _checked(
         JobRank(
             launcher="torchrun",
             rank=_number(environment, "RANK"),
             world_size=_number(environment, "WORLD_SIZE"),
             local_rank=_number(environment, "LOCAL_RANK"),
-            num_local=int(num_local) if num_local else None,
+            num_local=_number(environment, "LOCAL_WORLD_SIZE") if environment.get("LOCAL_WORLD_SIZE") else None,
             node=_number(environment, "GROUP_RANK") if "GROUP_RANK" in environment else 0,
             variables={},
         )
@@ -145,13 +168,13 @@ def _first_host(environment: Mapping[str, str]) -> str:
     return found["prefix"] + (found["number"] or "") + (found["suffix"] or "")
 
 
-def _number(environment: Mapping[str, str], name: str, default: str | None = None) -> int:
-    value = environment.get(name, "") if default is None else default
-    if not value.isdigit():
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment.get(name, "")
+    if re.fullmatch(r"[0-9]{1,9}", value) is None:
         raise CaptureError(
             f"{name} is {value!r} in the environment; a rank of a job needs a number there.",
             code="job_unclear",
-            hint="Start the command with torchrun or srun, or unset the variables that they leave.",
+            hint=_START_HINT,
         )
     return int(value)
 
@@ -161,6 +184,6 @@ def _checked(job: JobRank) -> JobRank:
         raise CaptureError(
             f"The environment says rank {job.rank} of {job.world_size} ({job.launcher}).",
             code="job_unclear",
-            hint="Start the command with torchrun or srun, or unset the variables that they leave.",
+            hint=_START_HINT,
         )
     return job

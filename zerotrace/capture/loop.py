@@ -8,7 +8,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,13 +18,25 @@ import torch
 
 from zerotrace.capture import device
 from zerotrace.capture.engine_facts import Engine, count_params, describe_engine
-from zerotrace.capture.handoff import OwnOrders, RankReport, RunFacts, SessionPlan
+from zerotrace.capture.failure import problem_of
+from zerotrace.capture.guard import ProfilerGuard
+from zerotrace.capture.handoff import (
+    EngineFacts,
+    OwnOrders,
+    RankReport,
+    RunFacts,
+    SessionPlan,
+    problem_path,
+    write_problem,
+)
 from zerotrace.capture.labels import LabelHooks
+from zerotrace.capture.manifest import unknown_engine
 from zerotrace.capture.place import choose_place
-from zerotrace.capture.plan import DEFAULTS, WINDOWS, choose_steps
+from zerotrace.capture.plan import DEFAULTS, WINDOWS, at_least, choose_steps, order_windows
 from zerotrace.capture.progress import ProgressWriter
 from zerotrace.capture.schedule import build_windows
 from zerotrace.capture.windows import TimedWindow, Window
+from zerotrace.errors import CaptureError
 from zerotrace.model import RankRecord, WindowRecord
 
 
@@ -52,6 +65,8 @@ class Session:
         self.num_steps = 0
         #: What a reader of the figures should know; goes into the manifest.
         self.notes: list[str] = []
+        #: What the capture failed of first; a program may catch it and go on.
+        self.error: Exception | None = None
 
     @property
     def num_missing(self) -> int:
@@ -60,8 +75,13 @@ class Session:
 
     def __enter__(self) -> Session:
         if self._plan is not None:
-            self._recorder = _Recorder(self._engine, self._plan, self.notes)
-            self._recorder.start()
+            try:
+                with self._remembering():
+                    self._recorder = _Recorder(self._engine, self._plan, self.notes)
+                    self._recorder.start()
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def step(self, loss: torch.Tensor | None = None) -> None:
@@ -72,7 +92,8 @@ class Session:
         """
         self.num_steps += 1
         if self._recorder is not None:
-            self._recorder.step(loss)
+            with self._remembering():
+                self._recorder.step(loss)
 
     def __exit__(
         self,
@@ -82,10 +103,31 @@ class Session:
     ) -> None:
         if self._recorder is None:
             return
-        if error is None:
-            self._recorder.finish()
+        try:
+            if error is None:
+                with self._remembering():
+                    self._recorder.finish()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Keep what there is of a capture that is not complete."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Raise the first failure of the capture again, whatever is tried after it."""
+        if self.error is None:
+            try:
+                yield
+            except Exception as error:
+                self.error = error
+                if self._recorder is not None:
+                    self._recorder.fail(error)
+                raise
         else:
-            self._recorder.abandon()
+            raise self.error
 
 
 def session(
@@ -111,8 +153,13 @@ def session(
         windows: which windows to run, all of them by default; see :mod:`zerotrace.capture.schedule`.
 
     Raises:
-        CaptureError: on entering, if the folder exists or cannot be made.
+        ValueError: a number is too small, or there is no window of such a name.
+        CaptureError: on entering, if the folder exists or cannot be made, or the engine is none.
     """
+    for name, value, least in (("warmup", warmup, 0), ("timed", timed, 0), ("steps", steps, 1)):
+        if value is not None:
+            at_least(name, value, least)
+    windows = order_windows(windows)
     plan = SessionPlan.from_environment()
     if plan is not None and plan.attach is not None:
         # `--script` counts the engine's steps already.
@@ -126,6 +173,8 @@ def session(
             profiled=defaults.num_profiled if steps is None else steps,
             windows=windows,
         )
+        if not any(dataclasses.astuple(num_steps)):
+            raise ValueError(f"timed is {timed} and windows {', '.join(windows)}; expected a window that measures")
         program = Path(sys.argv[0]).name
         plan = SessionPlan(
             num_warmup=defaults.num_warmup if warmup is None else warmup,
@@ -140,15 +189,16 @@ class _Recorder:
 
     def __init__(self, engine: Engine, plan: SessionPlan, notes: list[str]) -> None:
         self._engine = engine
-        self._facts = describe_engine(engine)
+        self._facts = _facts_of(engine, plan)
         self._notes = notes
-        self._place = choose_place(plan)
-        self._plan = plan = self._place.open()
         self._rank = torch.distributed.get_rank()
-        self._progress = ProgressWriter(Path(plan.work_folder), self._rank)
         self._labels = LabelHooks(engine)
+        self._guard = ProfilerGuard(self._describe)
+        self._place = choose_place(plan)
+        self._plan = plan
+        self._progress: ProgressWriter
         #: The windows that are still to come, the present one first.
-        self._windows = build_windows(plan, self._rank, engine, self._labels)
+        self._windows: list[Window] = []
         self._done: list[Window] = []
         self._records: list[WindowRecord] = []
         self._losses: list[torch.Tensor] = []
@@ -162,9 +212,12 @@ class _Recorder:
         return sum(window.num_steps for window in self._windows) - len(self._step_ns)
 
     def start(self) -> None:
-        """Begin the first step."""
+        """Open the folder with all other ranks, and begin the first step."""
+        self._plan = plan = self._place.open()
+        self._progress = ProgressWriter(Path(plan.work_folder), self._rank)
+        self._windows = build_windows(plan, self._rank, self._engine, self._labels)
         torch.distributed.barrier()
-        self._windows[0].start()
+        self._open()
         self._begin_step()
 
     def step(self, loss: torch.Tensor | None) -> None:
@@ -173,6 +226,7 @@ class _Recorder:
             return
         device.synchronize()
         self._step_ns.append(time.perf_counter_ns() - self._began_ns)
+        self._guard.raise_refused()
         window = self._windows[0]
         window.end_step()
         if loss is not None:
@@ -190,21 +244,43 @@ class _Recorder:
             RuntimeError: the loop ended before the last window was full.
         """
         if self._windows:
-            self.abandon()
             raise RuntimeError(
                 f"the training loop ended after {self._step} steps, in the window {self._windows[0].phase!r}: "
                 f"the capture needs {self.num_missing} more"
             )
+        self._guard.remove()
         report = self._report()
         self._progress.note("waiting")
         self._place.deliver(report)
 
-    def abandon(self) -> None:
-        """The training program has failed: keep what is there."""
+    def fail(self, error: Exception) -> None:
+        """The capture has failed: tell the launcher why, in case the program catches the error and ends well."""
+        problem = problem_of(self._rank, error)
+        if problem is not None and self._plan.own is None:
+            # On a full disk even this may find no room.
+            with suppress(OSError):
+                write_problem(problem_path(Path(self._plan.work_folder), self._rank), problem)
+
+    def close(self) -> None:
+        """Keep what there is of a capture that is not complete, and let go of the training program."""
+        self._guard.remove()
         self._place.abandon()
+
+    def _open(self) -> None:
+        """Start the present window."""
+        window = self._windows[0]
+        if window.phase != Window.phase:
+            self._guard.check()
+            self._guard.install()
+        window.start()
+
+    def _describe(self) -> str:
+        return f"in step {self._step} ({self._windows[0].phase})" if self._windows else f"after step {self._step}"
 
     def _begin_step(self) -> None:
         window = self._windows[0]
+        if not (window.profiled or window.phase == Window.phase):
+            self._guard.check()
         self._progress.note(window.phase, self._step)
         window.begin_step(self._step)
         self._began_ns = time.perf_counter_ns()
@@ -217,14 +293,14 @@ class _Recorder:
         self._step_ns = []
         self._done.append(self._windows.pop(0))
         if self._windows:
-            self._windows[0].start()
+            self._open()
 
     def _report(self) -> RankReport:
         memory = next((window.memory for window in self._done if isinstance(window, TimedWindow)), None)
         record = RankRecord(
             rank=self._rank,
-            # torchrun numbers the nodes of a run in GROUP_RANK.
-            host=int(os.environ.get("GROUP_RANK", "0")),
+            # torchrun numbers the nodes of a run in GROUP_RANK; other launchers say nothing.
+            host=int(os.environ.get("GROUP_RANK", self._plan.host)),
             device=device.device_name(),
             windows=tuple(self._records),
             resident_bytes=memory.resident_bytes if memory else None,
@@ -242,6 +318,24 @@ class _Recorder:
             labels=self._labels.summary,
             notes=tuple(self._notes),
         )
+
+
+def _facts_of(engine: Engine, plan: SessionPlan) -> EngineFacts | None:
+    """What an engine says of itself, refused early where nothing else will say it.
+
+    Raises:
+        CaptureError: it has no model, or nothing is known about its configuration.
+    """
+    facts = describe_engine(engine)
+    if not isinstance(getattr(engine, "module", None), torch.nn.Module):
+        raise CaptureError(
+            f"The session was given a {type(engine).__name__} in the place of an engine.",
+            code="engine_unknown",
+            hint="Pass the first of the values that deepspeed.initialize returns.",
+        )
+    if facts is None and plan.own is not None and plan.own.facts.engine is None:
+        raise unknown_engine()
+    return facts
 
 
 def _versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zerotrace.capture.nodes import find_interface
 from zerotrace.capture.plan import Nodes
+from zerotrace.capture.scrub import scrub_text
 from zerotrace.errors import CaptureError
 
 #: Variables kept in the manifest: they change what is measured. Whole names, and prefixes that end with ``_``.
@@ -27,7 +28,7 @@ RECORDED_VARIABLES = (
 )
 
 #: Among them, those whose values name hosts.
-_NAMES_HOSTS = frozenset({"NCCL_COMM_ID"})
+_NAMES_HOSTS = frozenset({"NCCL_COMM_ID", "NCCL_HOSTID"})
 
 
 def require_packages(names: Sequence[str]) -> None:
@@ -111,11 +112,7 @@ def rank_environment(device: str, nodes: Nodes) -> dict[str, str]:
 
 def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that change what is measured, without paths and host names of this machine."""
-    return {
-        name: "(a path)" if value.startswith(("/", "~")) else value
-        for name, value in sorted(environment.items())
-        if _is_recorded(name)
-    }
+    return {name: scrub_text(value) for name, value in sorted(environment.items()) if _is_recorded(name)}
 
 
 def find_runner(name: str) -> Path:

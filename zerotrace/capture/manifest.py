@@ -10,6 +10,7 @@ from zerotrace.capture.ds_settings import plain_config
 from zerotrace.capture.handoff import RankReport, RunFacts
 from zerotrace.capture.models import MODELS
 from zerotrace.capture.plan import BACKENDS
+from zerotrace.capture.scrub import scrub_command, well_formed
 from zerotrace.errors import CaptureError
 from zerotrace.model import LabelsRecord, ModelShape, RunManifest, WindowKind
 from zerotrace.version import VERSION
@@ -36,17 +37,13 @@ def build_manifest(
     first = reports[0]
     engine = facts.engine or first.engine
     if engine is None:
-        raise CaptureError(
-            "The session was given an engine that deepspeed.initialize has not returned.",
-            code="engine_unknown",
-            hint="Pass the first of the values that deepspeed.initialize returns.",
-        )
+        raise unknown_engine()
     device = "cpu" if first.record.device == "cpu" else "cuda"
-    own, program = MODELS.get(facts.program), facts.program
+    own, program = MODELS.get(facts.program), well_formed(facts.program)
     return RunManifest(
         created=created,
         zerotrace_version=VERSION,
-        command=facts.command,
+        command=scrub_command(facts.command),
         engine=engine.name,
         stage=engine.stage,
         world_size=len(reports),
@@ -62,7 +59,16 @@ def build_manifest(
         losses=first.losses,
         ranks=tuple(report.record for report in reports),
         labels=_with_overhead(first.labels, reports),
-        notes=first.notes,
+        notes=tuple(well_formed(note) for note in first.notes),
+    )
+
+
+def unknown_engine() -> CaptureError:
+    """An engine whose configuration nobody knows."""
+    return CaptureError(
+        "The session was given an engine that deepspeed.initialize has not returned.",
+        code="engine_unknown",
+        hint="Pass the first of the values that deepspeed.initialize returns.",
     )
 
 

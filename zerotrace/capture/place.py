@@ -13,6 +13,7 @@ import dataclasses
 import datetime
 import os
 import shutil
+import socket
 import sys
 import uuid
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from zerotrace.capture.handoff import (
     to_json,
     write_json,
 )
+from zerotrace.capture.limit import current_limit
 from zerotrace.capture.machine import recorded_environment
 from zerotrace.capture.manifest import build_manifest
 from zerotrace.errors import ZerotraceError
@@ -78,7 +80,10 @@ class NodesPlace(Place):
         self._local = Path(self._plan.local_folder) / f"rank_{self._rank}"
         self._local.mkdir()
         self._plan = dataclasses.replace(
-            self._plan, trace_folder=str(self._local), name_mark="" if shared else _machine_mark()
+            self._plan,
+            trace_folder=str(self._local),
+            host=_number_of_host(),
+            name_mark="" if shared else _machine_mark(),
         )
         return self._plan
 
@@ -108,6 +113,8 @@ class OwnPlace(Place):
         Raises:
             CaptureError: rank 0 could not reserve it; every rank raises alike.
         """
+        if limit := current_limit():
+            limit.before_end(self._keep)
         own: CaptureFolder | None = None
         offer: Any = None
         if self._rank == 0:
@@ -134,6 +141,7 @@ class OwnPlace(Place):
             self._plan,
             trace_folder=str(partial),
             work_folder=str(partial / "ranks"),
+            host=_number_of_host(),
             name_mark="" if shared else _machine_mark(),
         )
         return self._plan
@@ -150,13 +158,22 @@ class OwnPlace(Place):
         shutil.rmtree(self._folder.work)
         self._folder.publish()
         torch.distributed.barrier()
-        sys.stderr.write(f"zerotrace: the capture is in {self._folder.path}\n")
+        folder, self._folder = self._folder, None
+        sys.stderr.write(f"zerotrace: the capture is in {folder.path}\n")
 
     def abandon(self) -> None:
         """Give the incomplete folder a visible name."""
-        if self._folder is not None:
-            kept = self._folder.keep_failed()
-            sys.stderr.write(f"zerotrace: the capture is not complete; what was written is in {kept}\n")
+        if sentence := self._keep():
+            sys.stderr.write(f"zerotrace: {sentence}\n")
+
+    def _keep(self) -> str:
+        """What has become of the folder; nothing on a rank that has none, or if that was said already."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return ""
+        if folder.path.exists():
+            return f"The capture is complete, in {folder.path}."
+        return f"The capture is not complete; what was written is in {folder.keep_failed()}."
 
     def _manifest(self, reports: Sequence[RankReport]) -> Any:
         return build_manifest(
@@ -200,6 +217,16 @@ def _gather(report: RankReport) -> list[RankReport]:
     texts: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(texts, to_json(report))
     return [parse_report(text) for text in texts]
+
+
+def _number_of_host() -> int:
+    """This machine's number among those of the run, by its lowest rank. Ranks with one clock are on one machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    # Containers of one machine have different names, and machines that were cloned have the same.
+    own = (socket.gethostname(), boot.read_text(encoding="ascii").strip() if boot.is_file() else "")
+    hosts: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(hosts, own)
+    return list(dict.fromkeys(hosts)).index(own)
 
 
 def _machine_mark(*, pid: bool = True) -> str:

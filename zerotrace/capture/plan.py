@@ -105,10 +105,10 @@ class CapturePlan:
 
     def __post_init__(self) -> None:
         for name, least in (("num_ranks", 1), ("micro_batch", 1), ("sequence", 1)):
-            _at_least(name, getattr(self, name), least)
+            at_least(name, getattr(self, name), least)
         counts = ("num_warmup", "num_timed", "num_labelled", "num_light", "num_profiled", "num_memory")
         for name in counts:
-            _at_least(name, getattr(self, name), 0)
+            at_least(name, getattr(self, name), 0)
         if self.num_steps == self.num_warmup:
             raise ValueError(f"{', '.join(counts[1:])} are all 0; expected a window that measures something")
         self._check_engine()
@@ -260,6 +260,25 @@ def check_sequence(decoder: DecoderConfig, sequence: int) -> None:
         )
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}; expected {least} or more")
+def order_windows(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Windows in the order in which they run, from their names or from a text with commas between them.
+
+    Raises:
+        ValueError: there is no window of such a name, or none is named.
+    """
+    asked = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+    if unknown := [name for name in asked if name not in WINDOWS]:
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(WINDOWS)}.")
+    if not asked:
+        raise ValueError(f"windows is empty; expected some of {', '.join(WINDOWS)}")
+    return tuple(name for name in WINDOWS if name in asked)
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse what is no whole number, or too small a one.
+
+    Raises:
+        ValueError: it is.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of {least} or more")

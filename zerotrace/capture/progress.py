@@ -20,6 +20,9 @@ PHASES = (
 )  # fmt: skip
 FAILED = "failed"
 
+#: The phases in which a rank has not come to its session yet.
+BEFORE_STEPS = PHASES[:2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankProgress:

@@ -7,7 +7,6 @@ traces on request, no life after the launcher), then runs the program as Python 
 from __future__ import annotations
 
 import contextlib
-import errno
 import faulthandler
 import os
 import runpy
@@ -19,10 +18,11 @@ from types import TracebackType
 from typing import NoReturn
 
 from zerotrace.capture.attach import Attachment
-from zerotrace.capture.failure import STACK_SIGNAL
+from zerotrace.capture.failure import STACK_SIGNAL, problem_of
 from zerotrace.capture.handoff import SessionPlan, problem_path, write_problem
+from zerotrace.capture.limit import limit_this_process
 from zerotrace.capture.progress import FAILED, ProgressWriter, read_progress
-from zerotrace.errors import CaptureError, ZerotraceError
+from zerotrace.errors import ZerotraceError
 from zerotrace.lifetime import die_with_parent
 
 
@@ -34,6 +34,8 @@ def main() -> None:
         raise SystemExit("zerotrace.capture.rank is started by `zerotrace capture`; it is no program of its own")
     rank = int(os.environ["RANK"])
     watch = _Watch(Path(plan.work_folder), rank) if plan.work_folder else None
+    if plan.own is not None and plan.own.deadline is not None:
+        limit_this_process(rank, plan.own.deadline)
     program, *args = sys.argv[1:]
     # Programs that DeepSpeed's own launcher starts are told their local rank on the command line.
     args = [arg.replace("{local_rank}", os.environ["LOCAL_RANK"]) for arg in args] if plan.attach else args
@@ -42,12 +44,14 @@ def main() -> None:
     try:
         _run(program, plan, watch)
     except SystemExit as stop:
-        if stop.code:
+        if _exit_status(stop):
             _fail(watch, stop)
     except BaseException as error:  # noqa: BLE001 - the border of the process
         _fail(watch, error)
-    if watch is not None:
-        watch.progress.note("done")
+    else:
+        # A program that has left by sys.exit(0) may have done so anywhere: its progress says where.
+        if watch is not None:
+            watch.progress.note("done")
 
 
 class _Watch:
@@ -65,21 +69,10 @@ class _Watch:
     def note_failure(self, error: BaseException) -> None:
         """Tell the launcher that the program has failed, and why if that is known."""
         self.progress.note(FAILED, read_progress(self._work, 1, first=self._rank)[0].step)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            error = _disk_full(self._rank, error)
-        if isinstance(error, ZerotraceError):
+        if problem := problem_of(self._rank, error):
             # On a full disk even this may find no room; the log has it too, as far as there is room.
             with contextlib.suppress(OSError):
-                write_problem(problem_path(self._work, self._rank), error)
-
-
-def _disk_full(rank: int, error: OSError) -> CaptureError:
-    name = f" {Path(error.filename).name}" if error.filename else ""
-    return CaptureError(
-        f"Rank {rank} could not write{name or ' its files'}: {error.strerror}.",
-        code="disk_full",
-        hint="Make room, or pass an --out on another disk.",
-    )
+                write_problem(problem_path(self._work, self._rank), problem)
 
 
 def _run(program: str, plan: SessionPlan, watch: _Watch | None) -> None:
@@ -98,11 +91,14 @@ def _run(program: str, plan: SessionPlan, watch: _Watch | None) -> None:
     attachment = Attachment(plan, plan.attach, leave)
     attachment.install()
     try:
-        runpy.run_path(program, run_name="__main__")
-    except SystemExit as stop:
-        if stop.code:
-            raise
-    attachment.check_ended(Path(program).name)
+        try:
+            runpy.run_path(program, run_name="__main__")
+        except SystemExit as stop:
+            if _exit_status(stop):
+                raise
+        attachment.check_ended(Path(program).name)
+    finally:
+        attachment.let_go()
 
 
 def _fail(watch: _Watch | None, error: BaseException) -> NoReturn:
@@ -117,7 +113,7 @@ def _fail(watch: _Watch | None, error: BaseException) -> NoReturn:
     if isinstance(error, ZerotraceError):
         sys.stderr.write(f"zerotrace: {error}\n  {error.hint or ''}\n")
     elif isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else 1
+        code = _exit_status(error)
         if not isinstance(error.code, int):
             sys.stderr.write(f"{error.code}\n")
     else:
@@ -125,6 +121,13 @@ def _fail(watch: _Watch | None, error: BaseException) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _exit_status(stop: SystemExit) -> int:
+    """The exit status that a shell would see: eight bits of a number, 0 for ``None``, 1 for anything else."""
+    if stop.code is None or isinstance(stop.code, int):
+        return (stop.code or 0) & 0xFF
+    return 1
 
 
 def _program_frames(frames: TracebackType | None) -> TracebackType | None:

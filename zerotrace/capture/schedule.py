@@ -49,8 +49,8 @@ def build_windows(plan: SessionPlan, rank: int, engine: Any, labels: LabelHooks)
         Window(plan.num_warmup),
         TimedWindow(plan.num_timed),
         LabelledWindow(plan.num_labelled, labels),
-        *_settled(LightWindow(plan.num_light, folder / LIGHT_FOLDER / trace)),
-        *_settled(DetailedWindow(plan.num_profiled, folder / trace, labels)),
+        *_settled(LightWindow(plan.num_light, folder / LIGHT_FOLDER / trace, plan.host)),
+        *_settled(DetailedWindow(plan.num_profiled, folder / trace, labels, plan.host)),
         memory,
     ]
     return [window for window in windows if window.num_steps]

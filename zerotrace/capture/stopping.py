@@ -24,14 +24,13 @@ def raise_interrupt(sig: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def on_stop_signal(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP handled in another way for a while. Only the main thread can."""
+    """Have the signals that ask a process to stop handled in another way for a while. Only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     stopping = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        # A terminal or an ssh connection that is gone; nohup has it ignored.
-        stopping.append(signal.SIGHUP)
+    # A terminal or an ssh connection that is gone, and Ctrl-backslash: nohup and shells have them ignored.
+    stopping += [sig for sig in (signal.SIGHUP, signal.SIGQUIT) if signal.getsignal(sig) != signal.SIG_IGN]
     before = {sig: signal.signal(sig, handler) for sig in stopping}
     try:
         yield

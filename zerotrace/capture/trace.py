@@ -5,17 +5,23 @@ from __future__ import annotations
 import errno
 import gzip
 import os
-import shutil
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from zerotrace.capture import device
+
+_HOST_NAME = re.compile(rb'"host_name":\s*"(?:[^"\\]|\\.)*"')
+_TRACE_NAME = re.compile(rb'"traceName":\s*"(?:[^"\\]|\\.)*"')
+
+#: The path at the end of a trace lies in these bytes, however long it is.
+_TAIL_BYTES = 1 << 16
 
 
 class Activities(Enum):
@@ -34,8 +40,13 @@ def new_profiler(activities: Activities) -> profile:
     return profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], experimental_config=_sync_events())
 
 
-def write_trace(profiler: profile, path: Path) -> None:
+def write_trace(profiler: profile, path: Path, host: str) -> None:
     """Write the trace of a profiler that has stopped, gzipped; the file appears whole or not at all.
+
+    Args:
+        profiler: the profiler.
+        path: where the trace goes.
+        host: what the trace calls this machine, in the place of its name.
 
     Raises:
         OSError: it could not be written; what there was of it is gone, so that there is room to say so.
@@ -43,11 +54,11 @@ def write_trace(profiler: profile, path: Path) -> None:
     plain = path.with_suffix("")
     partial = path.with_name(path.name + ".partial")
     try:
-        with _working_in(path.parent):
-            profiler.export_chrome_trace(plain.name)
+        with _plain_path(plain) as name:
+            profiler.export_chrome_trace(name)
         _check_complete(plain)
         with plain.open("rb") as source, gzip.open(partial, "wb", compresslevel=6) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+            _copy_without_names(source, target, plain.name, host)
         partial.rename(path)
     finally:
         # Kineto writes to a name of its own first. If that fails it leaves the file there, and even keeps it open, so
@@ -56,6 +67,25 @@ def write_trace(profiler: profile, path: Path) -> None:
             if left.exists():
                 os.truncate(left, 0)
                 left.unlink()
+
+
+def _copy_without_names(source: BinaryIO, target: gzip.GzipFile, name: str, host: str) -> None:
+    """Copy a trace as Kineto has written it, but for what names the machine.
+
+    These are ``host_name``, in the metadata before the events, and the path in ``traceName``, the last member of all.
+    """
+    for line in source:
+        target.write(_HOST_NAME.sub(f'"host_name": "{host}"'.encode(), line))
+        if b'"traceEvents"' in line:
+            break
+    size = os.fstat(source.fileno()).st_size
+    while (middle := size - _TAIL_BYTES - source.tell()) > 0:
+        target.write(source.read(min(middle, 1 << 20)))
+    tail = source.read()
+    end = tail.rfind(b'"traceName"')
+    if end >= 0:
+        tail = tail[:end] + _TRACE_NAME.sub(f'"traceName": "{name}"'.encode(), tail[end:])
+    target.write(tail)
 
 
 def _check_complete(path: Path) -> None:
@@ -78,15 +108,14 @@ def _sync_events() -> Any:
 
 
 @contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    """Makes ``folder`` the working folder for a moment.
+def _plain_path(path: Path) -> Iterator[str]:
+    """Another path to the same place, for a moment: short, ASCII, and good also where a folder on the way is moved.
 
-    Kineto writes the path that it is given into the trace (``traceName``): a bare file name says nothing about the
-    machine.
+    Kineto writes the path that it is given into the trace, unescaped.
     """
-    before = Path.cwd()
-    os.chdir(folder)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield
+        link = Path("/proc/self/fd") / str(folder)
+        yield str(link / path.name if link.exists() else path)
     finally:
-        os.chdir(before)
+        os.close(folder)

@@ -13,6 +13,7 @@ import torch
 from torch.profiler import profile, record_function
 
 from zerotrace.capture import device
+from zerotrace.capture.guard import starting_ours
 from zerotrace.capture.labels import LabelHooks
 from zerotrace.capture.plan import NUM_SETTLE
 from zerotrace.capture.trace import Activities, new_profiler, write_trace
@@ -28,6 +29,8 @@ class Window:
     kind: WindowKind | None = WindowKind.WARMUP
     #: Whether it writes files when it is over.
     writes = False
+    #: Whether our own profiler records in it.
+    profiled = False
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -126,16 +129,19 @@ class ProfiledWindow(Window):
 
     activities: Activities
     writes = True
+    profiled = True
 
-    def __init__(self, num_steps: int, path: Path) -> None:
+    def __init__(self, num_steps: int, path: Path, host: int = 0) -> None:
         super().__init__(num_steps)
         self._path = path
+        self._host = host
         self._profiler: profile | None = None
 
     def prepare(self) -> None:
         """Switch the profiler on, without recording yet."""
         self._profiler = new_profiler(self.activities)
-        self._profiler.prepare_trace()
+        with starting_ours():
+            self._profiler.prepare_trace()
 
     def start(self) -> None:
         """Line the ranks up and start recording."""
@@ -143,14 +149,15 @@ class ProfiledWindow(Window):
         torch.distributed.barrier()
         device.synchronize()
         assert self._profiler is not None
-        self._profiler.start_trace()
+        with starting_ours():
+            self._profiler.start_trace()
 
     def finish(self) -> None:
         """Stop recording and write the trace; what it took of the host's memory is free again afterwards."""
         assert self._profiler is not None
         device.synchronize()
         self._profiler.stop_trace()
-        write_trace(self._profiler, self._path)
+        write_trace(self._profiler, self._path, f"host-{self._host}")
         self._profiler = None
 
 
@@ -197,8 +204,8 @@ class DetailedWindow(ProfiledWindow):
     kind = WindowKind.DETAILED
     activities = Activities.HOST_AND_DEVICE
 
-    def __init__(self, num_steps: int, path: Path, labels: LabelHooks) -> None:
-        super().__init__(num_steps, path)
+    def __init__(self, num_steps: int, path: Path, labels: LabelHooks, host: int = 0) -> None:
+        super().__init__(num_steps, path, host)
         self._labels = labels
         self._annotation = ExitStack()
 

@@ -16,7 +16,7 @@ from zerotrace.cli.ablate import capture_both, check_ablation
 from zerotrace.cli.launching import run_plan
 from zerotrace.cli.many_hosts import capture_on_hosts
 from zerotrace.cli.outcome import print_result, talk
-from zerotrace.cli.request import Request, make_nodes, make_plan, parse_windows
+from zerotrace.cli.request import Request, make_nodes, make_plan, parse_windows, refuse_in_job
 
 if TYPE_CHECKING:
     from zerotrace.capture.job import JobRank
@@ -141,7 +141,12 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     metavar="SECONDS",
     help="Limit for the whole run; then all ranks are ended. With --keep-running, until the last window is through.",
 )
-@click.option("--seed", type=int, metavar="N", help=f"Seed of the weights and the tokens.  [{DEFAULT_SEED}]")
+@click.option(
+    "--seed",
+    type=click.IntRange(-(2**62), 2**62),
+    metavar="N",
+    help=f"Seed of the weights and the tokens.  [{DEFAULT_SEED}]",
+)
 @click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
@@ -226,8 +231,13 @@ def capture(
     request.check()
     from zerotrace.capture.job import find_job
 
+    job = find_job(os.environ) if launcher == "ssh" or hostfile is None else None
     if ablate is not None:
-        check_ablation(request, ablate, alone=hostfile is None and find_job(os.environ) is None)
+        check_ablation(request, ablate, alone=hostfile is None and job is None)
+    if job is not None:
+        own = {"--hostfile": hostfile, "--nnodes": nnodes if nnodes > 1 else None, "--node-rank": node_rank,
+               "--rdzv-endpoint": rdzv_endpoint, "--json": as_json or None}  # fmt: skip
+        refuse_in_job(job, own)
     if hostfile is not None:
         if ENGINES[engine].num_ranks is not None:
             raise click.UsageError(f"--engine {engine} trains on one device: leave out --hostfile.")
@@ -235,7 +245,6 @@ def capture(
             raise click.UsageError("--hostfile numbers the nodes itself: leave out --nnodes and --node-rank.")
         capture_on_hosts(hostfile, gpus, rdzv_endpoint, ctx.meta[_ARGS], start=launcher == "ssh")
         return
-    job = find_job(os.environ)
     if job is not None:
         _join(job, request, out)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zerotrace.capture.engines import ENGINES
-from zerotrace.capture.plan import WINDOWS
+from zerotrace.capture.plan import order_windows
 
 if TYPE_CHECKING:
     from zerotrace.capture.job import JobRank
@@ -94,8 +96,8 @@ class Request:
         }
         if given := [name for name, value in own.items() if value is not None]:
             raise click.UsageError(
-                f"{' and '.join(given)} belong to zerotrace's own GPT-2; with --script the program brings them itself. "
-                "(--set changes single keys of its DeepSpeed configuration.)"
+                f"{_listed(given)} {_belong(given)} to zerotrace's own GPT-2; with --script the program brings that "
+                "itself. (--set changes single keys of its DeepSpeed configuration.)"
             )
         if self.num_warmup == 0:
             raise click.UsageError("--warmup 0 with --script: the program's set-up lies in its first step.")
@@ -110,12 +112,29 @@ class Request:
         }
         if given := [name for name, value in deepspeed_only.items() if value is not None]:
             raise click.UsageError(
-                f"{' and '.join(given)} {'belongs' if len(given) == 1 else 'belong'} to DeepSpeed: leave it out with "
+                f"{_listed(given)} {_belong(given)} to DeepSpeed: leave {'it' if len(given) == 1 else 'them'} out with "
                 f"--engine {self.engine}, which has no ZeRO stage and no DeepSpeed configuration."
             )
         most = ENGINES[self.engine].num_ranks
         if most is not None and (self.num_ranks not in (None, most) or self.num_nodes > 1):
             raise click.UsageError(f"--engine {self.engine} trains on one device: leave out --gpus, or pass --gpus 1.")
+
+
+def refuse_in_job(job: JobRank, options: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing to a rank of a job, which starts no others.
+
+    Args:
+        job: the rank that this process is.
+        options: such options, and their values; ``None`` where they were not given.
+
+    Raises:
+        click.UsageError: one was given.
+    """
+    if given := [name for name, value in options.items() if value is not None]:
+        raise click.UsageError(
+            f"Leave out {_listed(given)}: this process is rank {job.rank} of a {job.launcher} job, by "
+            f"{job.told_by} in the environment. To start ranks from here, unset these."
+        )
 
 
 def make_nodes(num_nodes: int, node_rank: int | None, endpoint: str | None) -> Nodes:
@@ -176,6 +195,9 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
         profiled=_given(request.num_profiled, defaults.num_profiled),
         windows=request.windows,
     )
+    if not any(asdict(steps).values()):
+        why = "there is no light window on a CPU" if request.num_timed != 0 and device == "cpu" else "--timed is 0"
+        raise click.UsageError(f"--windows {','.join(request.windows)} leaves nothing to measure: {why}.")
     plan = CapturePlan(
         engine=request.engine,
         stage=request.stage,
@@ -198,23 +220,25 @@ def parse_windows(_ctx: click.Context, _param: click.Parameter, text: str) -> tu
     Raises:
         click.BadParameter: there is no window of such a name.
     """
-    asked = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in asked if name not in WINDOWS]:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(WINDOWS)}.")
-    return tuple(name for name in WINDOWS if name in asked)
+    try:
+        return order_windows(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _script(request: Request, settings: list[tuple[str, Any]]) -> Script | None:
     from zerotrace.capture.ds_config import refuse_option_key
+    from zerotrace.capture.folder import status_of
     from zerotrace.capture.plan import Script
     from zerotrace.errors import CaptureError
 
     if request.script is None:
         return None
-    if not request.script.is_file():
+    status = status_of(request.script)
+    if status is None or not stat.S_ISREG(status.st_mode):
         raise CaptureError(
             f"The program {request.script} does not exist."
-            if not request.script.exists()
+            if status is None
             else f"The program {request.script} is no file.",
             code="script_missing",
             hint="Pass the path of a Python program to --script, and its arguments after `--`.",
@@ -259,6 +283,7 @@ def _gpt2(
 
 def _check_keys(plan: CapturePlan, world_size: int) -> None:
     """Hold the configuration against the DeepSpeed that is installed, as far as it is known."""
+    from zerotrace.capture.ds_config import refuse_odd_numbers
     from zerotrace.capture.ds_keys import check_ds_config, check_keys
     from zerotrace.capture.ds_settings import set_key
 
@@ -268,7 +293,17 @@ def _check_keys(plan: CapturePlan, world_size: int) -> None:
         config: dict[str, Any] = {}
         for key, value in plan.script.settings:
             set_key(config, key, value)
+        refuse_odd_numbers(config)
         check_keys(config)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence: ``a, b and c``."""
+    return " and ".join([part for part in (", ".join(names[:-1]), names[-1]) if part])
+
+
+def _belong(names: Sequence[str]) -> str:
+    return "belongs" if len(names) == 1 else "belong"
 
 
 def _given(value: int | None, default: int) -> int:
