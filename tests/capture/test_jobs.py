@@ -28,15 +28,15 @@ def environment(port: int, **changes: str) -> dict[str, str]:
 def test_a_rank_of_a_job_whose_peers_never_come_ends_itself_in_time(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\ntorch.distributed.init_process_group('gloo')\n")
-    command = [sys.executable, "-m", "zerotrace", "capture", "--stage", "3", "--device", "cpu", "--timeout", "15",
+    command = [sys.executable, "-m", "zerotrace", "capture", "--stage", "3", "--device", "cpu", "--timeout", "25",
                "--out", str(tmp_path / "out"), "--script", str(script)]  # fmt: skip
     began = time.monotonic()
     done = subprocess.run(
-        command, env=environment(29781), capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path
+        command, env=environment(29781), capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
     )
     assert done.returncode == 124, done.stderr
-    assert time.monotonic() - began < 60
-    assert "Rank 0 was not done after 15 s (--timeout)" in done.stderr
+    assert time.monotonic() - began < 90
+    assert "Rank 0 was not done after 25 s (--timeout)" in done.stderr
     assert "torch/distributed/rendezvous.py" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}
 
@@ -49,14 +49,14 @@ def test_a_rank_of_a_job_that_hangs_in_a_step_keeps_what_there_is(tmp_path: Path
         program="nano",
         engine=EngineFacts(name="single", stage=None, micro_batch=1, ds_config=None),
     )
-    own = OwnOrders(facts=facts, out=str(tmp_path / "out"), deadline=Deadline(limit_s=20, at_s=time.monotonic() + 20))
+    own = OwnOrders(facts=facts, out=str(tmp_path / "out"), deadline=Deadline(limit_s=30, at_s=time.monotonic() + 30))
     plan = SessionPlan(num_warmup=1, num_timed=4, num_profiled=0, own=own)
     done = subprocess.run(
         [sys.executable, "-m", "zerotrace.capture.rank", str(program)],
         env=environment(29782, WORLD_SIZE="1", **{SESSION_VARIABLE: plan.to_json()}),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 124, done.stderr
