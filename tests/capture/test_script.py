@@ -219,7 +219,7 @@ def test_a_task_of_a_slurm_job_is_a_rank() -> None:
     manifest = manifest_of("job")
     assert (manifest["stage"], manifest["world_size"], manifest["model"]["name"]) == (3, 2, "plain.py")
     assert manifest["command"][:4] == ["zerotrace", "capture", "--stage", "3"]
-    assert manifest["command"][-9:-6] == ["--script", "(a path)", "--"]
+    assert manifest["command"][-8:-5] == ["--script", "(a path)", "--"]
     analysis, _, _ = analyze([Path("job")], options=AnalyzeOptions(hta=False))
     assert {source.host for source in analysis.sources} == {"host-0"}
     assert not list(Path("job").glob("ranks"))

@@ -6,25 +6,47 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
+import threading
+import time
 from pathlib import Path
 
 from zerotrace.capture.folder import move_files
 from zerotrace.capture.handoff import SessionPlan
 from zerotrace.lifetime import die_with_parent
 
+_POLL_S = 0.5
+_GRACE_S = 10.0
+
 
 def main() -> None:
     """Run torchrun; if the launcher is killed in the meantime, do what it has left undone."""
-    from torch.distributed.run import main as torchrun
-
     launcher = os.getppid()
     # torchrun ends its workers when it is told to terminate.
     die_with_parent(signal.SIGTERM)
+    threading.Thread(target=_end_after, args=(launcher,), daemon=True).start()
+    # Until torchrun has handlers of its own; its import takes seconds.
+    signal.signal(signal.SIGTERM, lambda sig, _frame: sys.exit(128 + sig))
     try:
+        from torch.distributed.run import main as torchrun
+
         torchrun()
     finally:
         if os.getppid() != launcher:
             _keep_local_files()
+
+
+def _end_after(launcher: int) -> None:
+    """End this process some time after the launcher, whatever it is at.
+
+    While torchrun waits for other machines, in a function of C++, it does not hear the signal.
+    """
+    while os.getppid() == launcher:
+        time.sleep(_POLL_S)
+    time.sleep(_GRACE_S)
+    _keep_local_files()
+    # The ranks die with their parent.
+    os._exit(128 + signal.SIGTERM)
 
 
 def _keep_local_files() -> None:
