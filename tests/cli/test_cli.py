@@ -190,3 +190,12 @@ def test_the_summary_says_why_there_is_no_ratio(run_folder: Path, tmp_path: Path
     trace.write(tmp_path / "plain")
     shown = " ".join(zerotrace("analyze", str(tmp_path / "plain"), "--no-hta", "--no-report").stdout.split())
     assert "no ratio to theory, since the trace does not say how many elements its collectives have" in shown
+
+
+def test_the_summary_of_a_trace_without_steps_speaks_of_the_whole(tmp_path: Path) -> None:
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).compute(10, 20).collective("allreduce", 100, 200, elements=10**6)
+        trace.write(tmp_path / "plain")
+    shown = " ".join(zerotrace("analyze", str(tmp_path / "plain"), "--no-hta", "--no-report").stdout.split())
+    assert "a rank, over the whole trace; GB/s on the bus, median" in shown
+    assert "no ratio to theory, since the trace has no step windows" in shown

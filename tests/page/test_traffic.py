@@ -315,3 +315,13 @@ def test_kinds_of_no_known_name_keep_their_own(report: Report) -> None:
     assert section is not None
     assert section.scatter is not None
     assert ("overlapped", "▲ others") in section.scatter.legend
+
+
+def test_a_trace_without_steps_is_called_the_whole_trace(report: Report) -> None:
+    traces = [TraceBuilder(rank, 2).compute(10, 20).collective("allreduce", 100, 200, elements=8) for rank in range(2)]
+    analysis, html = report(*traces)
+    assert (
+        "1 collective of the whole trace was found on several ranks. Calls, bytes and times are the mean of a rank;"
+        in html
+    )
+    assert figures(analysis)[3].chart is None, "what a step sends is unknown"

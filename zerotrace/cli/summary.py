@@ -11,7 +11,7 @@ from zerotrace.cli.gathers import gather_lines
 from zerotrace.cli.memory import memory_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.cli.traffic import collectives_table, wire_lines
-from zerotrace.model import Analysis, Finding, Level, Mode, RankSummary, Verdict
+from zerotrace.model import STEP_ALL, Analysis, Finding, Level, Mode, RankSummary, Verdict
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
@@ -28,8 +28,10 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         console.print(_unprofiled(analysis))
     if analysis.verdict.baseline_name is not None:
         console.print(_against_baseline(analysis.verdict))
-    if analysis.collectives is not None and (table := collectives_table(analysis.collectives)) is not None:
-        console.print(table)
+    if analysis.collectives is not None:
+        table = collectives_table(analysis.collectives, {window.step for window in analysis.windows} == {STEP_ALL})
+        if table is not None:
+            console.print(table)
     if analysis.wire is not None:
         for line in wire_lines(analysis.wire):
             console.print(line)

@@ -17,13 +17,19 @@ _MAX_KINDS = 4
 _MINOR = 0.005
 
 
-def collectives_table(collectives: Collectives) -> Table | None:
-    """The kinds with the most exposed time; ``None`` where none has any."""
+def collectives_table(collectives: Collectives, whole_trace: bool = False) -> Table | None:
+    """The kinds with the most exposed time; ``None`` where none has any.
+
+    Args:
+        collectives: in figures.
+        whole_trace: whether there are no steps, so that figures are of the whole trace.
+    """
     shown = [kind for kind in collectives.kinds if (kind.exposed_ratio or 0.0) >= _MINOR][:_MAX_KINDS]
     if not shown:
         return None
     left = len(collectives.kinds) - len(shown)
-    caption = "a step and rank; GB/s on the bus, median" + (f"; {left} more in analysis.json" if left else "")
+    mean = "a rank, over the whole trace" if whole_trace else "a step and rank"
+    caption = f"{mean}; GB/s on the bus, median" + (f"; {left} more in analysis.json" if left else "")
     table = Table(caption=caption, caption_justify="left", box=None)
     table.add_column("collective")
     for name in ("calls", "size", "transfer", "wait", "GB/s", "of exposed"):

@@ -15,7 +15,7 @@ import jinja2
 import pyarrow as pa
 from markupsafe import Markup
 
-from zerotrace.model import Analysis, Level
+from zerotrace.model import STEP_ALL, Analysis, Level
 from zerotrace.report import embed, figures, method, summary
 from zerotrace.report.charts import Chart
 from zerotrace.report.collectives import collectives_section, kind_name
@@ -66,7 +66,8 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
     """
     payload = encode_timeline(analysis, events)
     steps = figures.step_figure(analysis)
-    collectives, wire = collectives_section(analysis.collectives), wire_section(analysis.wire)
+    whole_trace = {window.step for window in analysis.windows} == {STEP_ALL}
+    collectives, wire = collectives_section(analysis.collectives, whole_trace), wire_section(analysis.wire)
     memory = memory_section(analysis.memory)
     shown = [
         collectives and collectives.scatter,

@@ -54,8 +54,13 @@ class CollectivesSection:
     arrivals_note: str | None
 
 
-def collectives_section(collectives: Collectives | None) -> CollectivesSection | None:
-    """The section; ``None`` where no step has a collective."""
+def collectives_section(collectives: Collectives | None, whole_trace: bool = False) -> CollectivesSection | None:
+    """The section; ``None`` where no step has a collective.
+
+    Args:
+        collectives: in figures.
+        whole_trace: whether there are no steps, so that figures are of the whole trace.
+    """
     if collectives is None:
         return None
     arrivals = collectives.arrivals
@@ -64,7 +69,7 @@ def collectives_section(collectives: Collectives | None) -> CollectivesSection |
         arrivals = tuple(sorted(arrivals, key=lambda a: -a.caused_wait_ns)[:MAX_TABLE_ROWS])
         note = f"The {MAX_TABLE_ROWS} of {format_count(len(collectives.arrivals))} that others waited for most."
     return CollectivesSection(
-        lead=_lead(collectives),
+        lead=_lead(collectives, whole_trace),
         collectives=collectives,
         scatter=_scatter(collectives),
         points=_points(collectives),
@@ -79,16 +84,20 @@ def kind_name(kind: CollectiveFigures) -> str:
     return kind.name if kind.kind is CollectiveKind.OTHER else kind.kind.value
 
 
-def _lead(collectives: Collectives) -> str:
+def _lead(collectives: Collectives, whole_trace: bool) -> str:
     steps = "one step" if collectives.num_steps == 1 else f"{collectives.num_steps} steps"
+    if whole_trace:
+        steps = "the whole trace"
     if not collectives.num_matched:
         return f"Figures are of {steps}; no collective was found on two ranks, so that transfer and wait are unknown."
-    lonely = ""
-    if collectives.num_unmatched:
-        lonely = f", {format_count(collectives.num_unmatched)} rows have no partner"
+    count, lonely = collectives.num_matched, collectives.num_unmatched
+    noun, verb = ("collective", "was") if count == 1 else ("collectives", "were")
+    without = ""
+    if lonely:
+        without = f"; {format_count(lonely)} {'row has' if lonely == 1 else 'rows have'} no partner"
     return (
-        f"{format_count(collectives.num_matched)} collectives of {steps} were found on several ranks{lonely}. Calls, "
-        "bytes and times are the mean of a step and rank; medians are over single collectives."
+        f"{format_count(count)} {noun} of {steps} {verb} found on several ranks{without}. Calls, bytes and times are "
+        f"the mean of a {'rank' if whole_trace else 'step and rank'}; medians are over single collectives."
     )
 
 
