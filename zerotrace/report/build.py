@@ -20,6 +20,7 @@ from zerotrace.report import embed, figures, method, summary
 from zerotrace.report.charts import Chart
 from zerotrace.report.collectives import collectives_section, kind_name
 from zerotrace.report.findings import finding_entries
+from zerotrace.report.gathers import gathers_section, module_name, slack_name
 from zerotrace.report.lateness import lateness_part
 from zerotrace.report.memory import gap_text, memory_section, signed_bytes
 from zerotrace.report.payload import TimelinePayload, encode_timeline
@@ -76,6 +77,8 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
         memory and memory.chart,
         memory and memory.timeline,
     ]
+    gathers = gathers_section(analysis, payload)
+    shown.extend([gathers.modules, gathers.slack] if gathers else [])
     charts = [chart for chart in shown if chart]
     plotly, plotly_hash = embed.plotly_script()
     first_script, main_script = _asset("before_paint.js"), "\n".join(_asset(name) for name in _SCRIPTS)
@@ -99,6 +102,7 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
             steps=steps,
             collectives=collectives,
             lateness=lateness_part(analysis.stragglers),
+            gathers=gathers,
             wire=wire,
             memory=memory,
             payload=payload,
@@ -169,6 +173,8 @@ def _environment() -> jinja2.Environment:
         figure=_figure,
         signed=_signed,
         kind_name=kind_name,
+        module_name=module_name,
+        slack_name=slack_name,
         confirmed=confirmed_text,
         gap_text=gap_text,
         signed_bytes=signed_bytes,

@@ -69,3 +69,85 @@ def log_axis(values: Sequence[float], name: Callable[[float], str], **more: Any)
 def label_px(labels: Sequence[str], most: int = 240) -> int:
     """Room for the longest label, with 6.4 px a character at the figures' size of text."""
     return min(most, max(56, round(6.4 * max((len(label) for label in labels), default=0)) + 14))
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """One line of a picture of lying bars: segments of role, start and length, and the figure at the end."""
+
+    label: str
+    segments: tuple[tuple[str, float, float], ...]
+    text: str
+    hover: str
+
+
+def bar_traces(rows: Sequence[BarRow]) -> list[dict[str, Any]]:
+    """The traces of lying bars, one a role, and the figures at their ends."""
+    roles = dict.fromkeys(role for row in rows for role, _, _ in row.segments)
+    traces: list[dict[str, Any]] = []
+    for role in roles:
+        places = [
+            (y, row, start, length)
+            for y, row in enumerate(rows)
+            for name, start, length in row.segments
+            if name == role
+        ]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "meta": {"role": role},
+                "y": [y for y, _, _, _ in places],
+                "base": [start for _, _, start, _ in places],
+                "x": [length for _, _, _, length in places],
+                "width": 0.7,
+                "hovertext": [row.hover for _, row, _, _ in places],
+                "hoverinfo": "text",
+            }
+        )
+    return [*traces, _ends(rows)]
+
+
+def bar_layout(rows: Sequence[BarRow], *, suffix: str, most_px: int = 200, end_px: int = 48) -> dict[str, Any]:
+    """The layout of lying bars.
+
+    Args:
+        rows: at least one.
+        suffix: unit of the axis.
+        most_px: room for labels, at most.
+        end_px: room for the figures at the ends.
+    """
+    labels = [row.label for row in rows]
+    return {
+        "barmode": "overlay",
+        "showlegend": False,
+        "height": 30 * len(rows) + 44,
+        "margin": {"l": label_px(labels, most_px), "r": 8, "t": 4, "b": 36},
+        "meta": {"end_px": end_px},
+        "xaxis": {"range": [0, _widest(rows)], "fixedrange": True, "showgrid": True, "ticksuffix": suffix},
+        "yaxis": {
+            "range": [len(rows) - 0.4, -0.6],
+            "fixedrange": True,
+            "tickvals": list(range(len(rows))),
+            "ticktext": labels,
+            "ticklabelstandoff": 8,
+        },
+    }
+
+
+def _widest(rows: Sequence[BarRow]) -> float:
+    return max((start + length for row in rows for _, start, length in row.segments), default=0.0)
+
+
+def _ends(rows: Sequence[BarRow]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "meta": {"role": "total"},
+        "x": [_widest([row]) for row in rows],
+        "y": list(range(len(rows))),
+        "text": [f"\u2009 {row.text}" for row in rows],
+        "textposition": "middle right",
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }

@@ -75,8 +75,8 @@ def signed(text: str) -> str:
     return text.replace("-", "−" if any(digit in text for digit in "123456789") else "")
 
 
-def definitions(mode: Mode, has_baseline: bool = False) -> tuple[Definition, ...]:
-    """The words of the page in the order in which one needs them; some only where a baseline was given."""
+def definitions(mode: Mode, has_baseline: bool = False, has_gathers: bool = False) -> tuple[Definition, ...]:
+    """The words of the page in the order in which one needs them; some only with a baseline, or with gathers."""
     device = mode is Mode.DEVICE
     row = "kernel, copy or set on a device" if device else "operator or gloo call on a host thread"
     comm_rule = (
@@ -131,6 +131,7 @@ def definitions(mode: Mode, has_baseline: bool = False) -> tuple[Definition, ...
             "The share of communication that is hidden; unknown where there is none.",
         ),
         *_traffic_words(),
+        *(_gather_words() if has_gathers else ()),
         Definition(
             "dilation",
             "profiled step ÷ unprofiled step",
@@ -247,6 +248,35 @@ def _traffic_words() -> tuple[Definition, ...]:
             "wire ratio",
             "sent a step ÷ (2Ψ bytes × (N−1)/N)",
             "2 for an all-reduce of gradients of two bytes; in theory 2 at stages 0 to 2, and 3 at stage 3.",
+        ),
+    )
+
+
+def _gather_words() -> tuple[Definition, ...]:
+    """Stage 3's gathers of parameters."""
+    return (
+        Definition(
+            "gather",
+            "hidden + exposed",
+            "One submission of parameters by DeepSpeed's coordinator, with all collectives that it launches: a demand "
+            "for the module about to run, a prefetch for later ones, or the refresh of persisted parameters.",
+        ),
+        Definition(
+            "hidden", "|gather ∩ compute|", "Gather time with compute running on the same device.", "overlapped"
+        ),
+        Definition(
+            "hidden ratio",
+            "Σ hidden ÷ Σ gather",
+            "Over all gather time, and over transfer alone: what is left once the last rank has arrived.",
+        ),
+        Definition(
+            "slack",
+            "need − end of the gather",
+            "Need is the start of the first compute of the first module that uses one of the parameters.",
+        ),
+        Definition("late", None, "A prefetch of which some exposed time is blocking, however little."),
+        Definition(
+            "cold", None, "A step without prefetch, because DeepSpeed has no complete record of the order of modules."
         ),
     )
 

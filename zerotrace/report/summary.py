@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -150,7 +150,7 @@ def format_percent(ratio: float | None) -> str:
 
 
 def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
-    """The six tiles of the verdict, unknown ones with their reason."""
+    """The tiles of the verdict, unknown ones with their reason; that of prefetch only where something is gathered."""
     verdict = analysis.verdict
     silent = "no step has device rows" if analysis.mode is Mode.DEVICE else "no step has operators"
     by_launch = analysis.attribution is Attribution.LAUNCH and verdict.span_ns is not None
@@ -159,6 +159,7 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
         _time_tile("compute", "Compute", verdict.compute_ns, _shares(analysis, lambda r: r.compute_ns), silent),
         _exposed_tile(analysis, silent),
         _overlap_tile(analysis, silent),
+        *_prefetch_tile(analysis),
         _time_tile(
             "idle",
             "Idle",
@@ -229,8 +230,7 @@ def _step_tile(analysis: Analysis) -> Tile:
 def _shares(analysis: Analysis, figure: Callable[[RankSummary], float | None]) -> Spread | None:
     """Spread over ranks of ``figure / span``, each rank's time by that rank's own step."""
     pairs = ((figure(rank), rank.span_ns) for rank in analysis.ranks)
-    shares = [time / span for time, span in pairs if time is not None and span]
-    return Spread(min=min(shares), median=median(shares), max=max(shares)) if shares else None
+    return spread(time / span for time, span in pairs if time is not None and span)
 
 
 def _time_tile(key: str, label: str, time: Spread | None, share: Spread | None, reason: str) -> Tile:
@@ -273,6 +273,37 @@ def _overlap_tile(analysis: Analysis, silent: str) -> Tile:
         numbers=_spread_numbers("overlap-ratio", ratio),
         dilated=True,
     )
+
+
+def _prefetch_tile(analysis: Analysis) -> tuple[Tile, ...]:
+    """Hidden ratio of stage 3's gathers, over the ranks; nothing where there are none."""
+    report = analysis.gathers
+    if report is None:
+        return ()
+    label = "Prefetch hidden"
+    ratio = spread(group.totals.hidden_ratio for group in report.ranks)
+    if ratio is None:
+        return (Tile(key="prefetch", label=label, value=UNKNOWN, note="every step is cold: nothing is prefetched"),)
+    transfer = spread(group.totals.hidden_transfer_ratio for group in report.ranks)
+    note = "of gather time, under compute"
+    if transfer is not None:
+        note += f"; {format_spread(transfer, format_percent)} of the transfer alone"
+    return (
+        Tile(
+            key="prefetch",
+            label=label,
+            value=format_spread(ratio, format_percent),
+            note=note,
+            numbers=_spread_numbers("hidden-ratio", ratio) + _spread_numbers("hidden-transfer-ratio", transfer),
+            dilated=True,
+        ),
+    )
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Smallest, median and largest of the values that are known; ``None`` where none is."""
+    known = [value for value in values if value is not None]
+    return Spread(min=min(known), median=median(known), max=max(known)) if known else None
 
 
 def _memory_tile(analysis: Analysis) -> Tile:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from zerotrace.model import Origin, WireCause, WireLedger, WireRole
-from zerotrace.report.charts import Chart, label_px
+from zerotrace.report.charts import BarRow, Chart, bar_layout, bar_traces
 from zerotrace.units import format_signed, format_traffic
 
 #: The part that each purpose has in theory, in units of the wire ratio.
@@ -39,16 +37,6 @@ class WireSection:
     lead: str
     wire: WireLedger
     chart: Chart | None
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One line of the picture: segments of role, start and length, in units of the ratio."""
-
-    label: str
-    segments: tuple[tuple[str, float, float], ...]
-    text: str
-    hover: str
 
 
 def wire_section(wire: WireLedger | None) -> WireSection | None:
@@ -94,43 +82,27 @@ def _chart(wire: WireLedger) -> Chart | None:
         legend.append(("waiting", "sent beyond theory"))
     if any(row.segments[0][0] == "host" for row in rows):
         legend.append(("host", "not sent"))
-    labels = [row.label for row in rows]
-    widest = max(start + length for row in rows for _, start, length in row.segments)
     return Chart(
         id="wire-bars",
         caption="Bytes sent a rank and step in units of 2Ψ (N−1)/N: theory, each cause of the gap, the measurement.",
         label="Bytes on the wire, theory and measurement; the same figures are in the tables below",
         legend=tuple(legend),
         figure={
-            "data": [*_bars(rows), _texts(rows)],
-            "layout": {
-                "barmode": "overlay",
-                "showlegend": False,
-                "height": 30 * len(rows) + 44,
-                "margin": {"l": label_px(labels, 200), "r": 8, "t": 4, "b": 36},
-                "meta": {"end_px": 48},
-                "xaxis": {"range": [0, widest], "fixedrange": True, "showgrid": True, "ticksuffix": " ×"},
-                "yaxis": {
-                    "range": [len(rows) - 0.4, -0.6],
-                    "fixedrange": True,
-                    "tickvals": list(range(len(rows))),
-                    "ticktext": labels,
-                    "ticklabelstandoff": 8,
-                },
-            },
+            "data": bar_traces(rows),
+            "layout": bar_layout(rows, suffix=" ×"),
         },
     )
 
 
-def _theory_row(wire: WireLedger, ratio: float) -> _Row:
+def _theory_row(wire: WireLedger, ratio: float) -> BarRow:
     segments, start = [], 0.0
     for role, length in _THEORY[wire.stages[-1]].items():
         segments.append((_ROLES[role][0], start, length))
         start += length
-    return _Row("theory", tuple(segments), f"{ratio:.2f}", f"theory: {format_traffic(wire.theory_bytes)}")
+    return BarRow("theory", tuple(segments), f"{ratio:.2f}", f"theory: {format_traffic(wire.theory_bytes)}")
 
 
-def _measured_row(wire: WireLedger) -> _Row:
+def _measured_row(wire: WireLedger) -> BarRow:
     assert wire.ratio is not None
     assert wire.sent_bytes is not None
     segments, start = [], 0.0
@@ -141,10 +113,10 @@ def _measured_row(wire: WireLedger) -> _Row:
             segments.append((name, start, length))
         start += length
     segments = segments or [("idle", 0.0, 0.0)]
-    return _Row("measured", tuple(segments), f"{wire.ratio:.2f}", f"measured: {format_traffic(wire.sent_bytes)}")
+    return BarRow("measured", tuple(segments), f"{wire.ratio:.2f}", f"measured: {format_traffic(wire.sent_bytes)}")
 
 
-def _cause_rows(wire: WireLedger, reached: float) -> list[_Row]:
+def _cause_rows(wire: WireLedger, reached: float) -> list[BarRow]:
     rows = []
     named: list[tuple[str, float, str]] = [(cause.name, cause.ratio, cause.claim) for cause in wire.causes]
     named.append((_UNEXPLAINED, wire.unexplained_ratio or 0.0, "sent beyond theory and all causes"))
@@ -152,47 +124,6 @@ def _cause_rows(wire: WireLedger, reached: float) -> list[_Row]:
         if abs(ratio) >= _MINOR:
             role = "waiting" if ratio > 0 else "host"
             segment = (role, min(reached, reached + ratio), abs(ratio))
-            rows.append(_Row(name, (segment,), format_signed(ratio), f"{format_signed(ratio)}: {claim}"))
+            rows.append(BarRow(name, (segment,), format_signed(ratio), f"{format_signed(ratio)}: {claim}"))
         reached += ratio
     return rows
-
-
-def _bars(rows: Sequence[_Row]) -> list[dict[str, Any]]:
-    roles = dict.fromkeys(role for row in rows for role, _, _ in row.segments)
-    traces = []
-    for role in roles:
-        places = [
-            (y, row, start, length)
-            for y, row in enumerate(rows)
-            for name, start, length in row.segments
-            if name == role
-        ]
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "meta": {"role": role},
-                "y": [y for y, _, _, _ in places],
-                "base": [start for _, _, start, _ in places],
-                "x": [length for _, _, _, length in places],
-                "width": 0.7,
-                "hovertext": [row.hover for _, row, _, _ in places],
-                "hoverinfo": "text",
-            }
-        )
-    return traces
-
-
-def _texts(rows: Sequence[_Row]) -> dict[str, Any]:
-    """The figure at the end of each line."""
-    return {
-        "type": "scatter",
-        "mode": "text",
-        "meta": {"role": "total"},
-        "x": [max(start + length for _, start, length in row.segments) for row in rows],
-        "y": list(range(len(rows))),
-        "text": [f"\u2009 {row.text}" for row in rows],
-        "textposition": "middle right",
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-    }
