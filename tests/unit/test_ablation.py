@@ -50,7 +50,9 @@ def test_a_gain_below_two_standard_errors_is_within_noise() -> None:
     found = ablate(stage_three("on", 98, 100, 102, 104), stage_three("off", 100, 102, 104, 106, zero=OFF))
     assert found.step is not None
     assert (found.step.gain_ns, found.step.within_noise) == (2 * MS, True)
-    assert "wins 2.00 ms, within noise (± 2.63 ms)" in list(ablation_lines(found))[1]
+    assert (
+        "wins 2.00 ms (standard error 2.63 ms, less than two of them: within noise)" in list(ablation_lines(found))[1]
+    )
 
 
 def test_too_few_steps_tell_no_noise() -> None:

@@ -33,6 +33,5 @@ def _figure(figure: AblatedFigure) -> str:
     gain = format_ns(abs(figure.gain_ns))
     if figure.noise_ns is None:
         return f"{values}: {word} {gain} (noise unknown: too few steps)"
-    if figure.within_noise:
-        return f"{values}: {word} {gain}, within noise (± {format_ns(figure.noise_ns)})"
-    return f"{values}: {word} {gain} ± {format_ns(figure.noise_ns)}"
+    verdict = ", less than two of them: within noise" if figure.within_noise else ""
+    return f"{values}: {word} {gain} (standard error {format_ns(figure.noise_ns)}{verdict})"

@@ -28,6 +28,8 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         console.print(_unprofiled(analysis))
     if analysis.verdict.baseline_name is not None:
         console.print(_against_baseline(analysis.verdict))
+    for finding in analysis.findings[:_MAX_FINDINGS]:
+        _print_finding(console, finding)
     if analysis.collectives is not None:
         table = collectives_table(analysis.collectives, {window.step for window in analysis.windows} == {STEP_ALL})
         if table is not None:
@@ -44,8 +46,6 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
             console.print(line)
     if analysis.overlap_tax is not None:
         console.print(Text(analysis.overlap_tax.sentence))
-    for finding in analysis.findings[:_MAX_FINDINGS]:
-        _print_finding(console, finding)
     for note in analysis.diagnostics:
         style = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}[note.level]
         console.print(Text(printable(f"{note.level.value}: {note.message}"), style=style))
