@@ -134,3 +134,30 @@ def test_one_rank_alone_cannot_tell_waiting(analyse: Analyse, tmp_path: Path) ->
     analysis = analyse(pair(((100, 200), (170, 200)))[0])
     assert analysis.partition[0].exposed_wait_ns is None
     assert not (tmp_path / "run" / "analysis" / "collectives.parquet").exists()
+
+
+def operator(
+    trace: TraceBuilder, number: int, *, kernel: tuple[float, float] | None, copies: tuple[float, ...]
+) -> None:
+    """One operator that alone carries the metadata; its kernel and copies have its External id."""
+    metadata = {"Collective name": "allgather", "In msg nelems": 1024, "Out msg nelems": 2048, "Group size": 2,
+                "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}  # fmt: skip
+    link = {"External id": number}
+    trace.host("record_param_comms", 90, 95, **link, **metadata)
+    trace.device("kernel", "ncclDevKernel_AllGather_RING_LL(x)", *kernel, stream=20, **link)
+    for start in copies:
+        trace.copy(start, start + 10, stream=20, **link)
+
+
+def test_copies_of_a_collectives_operator_are_part_of_it(analyse: Analyse, collectives: Any) -> None:
+    ranks = [TraceBuilder(rank, 2).step(0, 0, 1000).compute(900, 910) for rank in range(2)]
+    for rank, trace in enumerate(ranks):
+        operator(trace, 7, kernel=(100 + 20 * rank, 200), copies=(85, 210, 225))
+    analysis = analyse(*ranks)
+    assert [(row["collective"], row["size_bytes"], row["wait_ns"], row["transfer_ns"]) for row in collectives()] == [
+        (0, 4096, 20_000, 80_000), (0, 4096, 0, 80_000),
+    ]  # fmt: skip
+    parts = [(p.comm_ns, p.exposed_wait_ns, p.exposed_transfer_ns) for p in analysis.partition]
+    assert parts == [(130_000, 20_000, 110_000), (110_000, 0, 110_000)], "copies are communication that nobody waits in"
+    assert analysis.collectives is not None
+    assert [(kind.num_calls, kind.size_bytes) for kind in analysis.collectives.kinds] == [(1, 4096)]

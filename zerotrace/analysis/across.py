@@ -84,7 +84,8 @@ def transferring(analysis: RankAnalysis, meeting: Meeting) -> dict[int | None, I
     found = {}
     for index in analysis.exposed:
         here = device == (ABSENT if index is None else index)
-        found[index] = Intervals.union(arrived[here], end[here])
+        rest = analysis.exposed[index] - Intervals.union(start[here], end[here])  # copies around a collective's kernel
+        found[index] = Intervals.union(arrived[here], end[here]) | rest
     return found
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.labelled import LabelSpans, tell
 from zerotrace.analysis.launches import Launches
+from zerotrace.ingest.classify import COPY_CATS
 from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array, Intervals
@@ -96,9 +97,21 @@ class CollectiveRows:
 
 
 def comm_rows(events: pa.Table) -> Int64Array:
-    """Rows of an event table that are communication, in the order of their start."""
+    """Rows of an event table that stand for a collective each, in the order of their start.
+
+    One operator may launch a kernel and copies around it, which all carry its metadata: the kernel alone stands for
+    the collective. The copies are communication too, but no collective of their own.
+    """
     rows = np.flatnonzero(equals(events, "category", Category.COMM.value))
-    return rows[np.argsort(ints(events, "start_ns")[rows], kind="stable")]
+    rows = rows[np.argsort(ints(events, "start_ns")[rows], kind="stable")]
+    codes, cats = codes_and_names(events, "cat")
+    is_copy = np.isin(codes[rows], [code for code, cat in enumerate(cats) if cat in COPY_CATS])
+    if not is_copy.any():
+        return rows
+    external_id, known = optional_ints(events, "external_id")
+    led = is_copy & known[rows] & np.isin(external_id[rows], external_id[rows[~is_copy & known[rows]]])
+    chosen: Int64Array = rows[~led]
+    return chosen
 
 
 def collective_rows(

@@ -15,6 +15,9 @@ from zerotrace.model import Category
 #: the device, synchronisation rows, and host operators that carry a stream are not.
 DEVICE_CATS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
+#: Of these, the ones that move or set memory and compute nothing.
+COPY_CATS = frozenset({"gpu_memcpy", "gpu_memset"})
+
 #: Runtime and driver calls: where launches and synchronisations are found.
 RUNTIME_CATS = frozenset({"cuda_runtime", "cuda_driver"})
 

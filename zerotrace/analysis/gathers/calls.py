@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pyarrow as pa
 
-from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.collectives import ABSENT, comm_rows
 from zerotrace.analysis.kinds import kind_of
 from zerotrace.analysis.launches import Launches
 from zerotrace.analysis.waits import STREAM_WAIT
@@ -54,8 +54,7 @@ def find_calls(events: pa.Table, launches: Launches) -> Calls:
         launches: launches of ``events``.
     """
     start = ints(events, "start_ns")
-    row = np.flatnonzero(equals(events, "category", Category.COMM.value))
-    row = row[np.argsort(start[row], kind="stable")]
+    row = comm_rows(events)
     call = launches.call[row]
     names, distinct = codes_and_names(events, "name")
     collective, described = codes_and_names(events, "collective")
