@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.capture.programs.holding import WIDTHS
+from tests.captures import NUM_RANKS, CpuCaptures
+from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.ledger import deepspeed_ledger, read_settings, shapes_of
 from zerotrace.model import Owner
 
@@ -83,3 +85,17 @@ def test_the_ledger_is_what_an_engine_holds_to_the_byte(name: str, held: tuple[i
         other = found.pop(Owner.OTHER.value, 0)
         assert other < 400 or "offload" in name
         assert found == {owner: size for owner, size in expected.items() if size and owner != Owner.OTHER.value}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_capture_on_cpu_reconciles_but_for_flags_and_norms(
+    cpu_captures: CpuCaptures, stage: int, tmp_path: Path
+) -> None:
+    analysis, folder, _ = analyze([cpu_captures[stage]], tmp_path / "out", AnalyzeOptions(hta=False))
+    memory = analysis.memory
+    assert memory is not None and memory.resident is not None
+    assert memory.resident.unexplained_bytes < 1000
+    assert memory.peak is None
+    assert "no history of a CPU" in (memory.reason or "")
+    assert [(rank.resident_bytes, rank.peak_bytes) for rank in memory.ranks] == [(None, None)] * NUM_RANKS
+    assert not (folder / "memory.parquet").exists()

@@ -122,6 +122,17 @@ def test_owners_by_stack(tmp_path: Path) -> None:
     assert by_owner(memory, tmp_path) == {owner: memory.block(at).size for owner, at in expected.items()}
 
 
+def test_frames_of_c_plus_plus_are_left_out(tmp_path: Path) -> None:
+    engine = ("torch/csrc/autograd/engine.cpp", "torch::autograd::Engine::thread_main(step)", 99)
+    memory = TinyAllocator()
+    memory.record()
+    memory.allocate(2 * MIB, (("??", "c10::Allocator::allocate", 0), engine, *FORWARD))
+    memory.allocate(3 * MIB, (("??", "c10::Allocator::allocate", 0), engine))
+    snapshot = read(memory, tmp_path)
+    assert snapshot.stacks == ((), FORWARD)
+    assert by_owner(memory, tmp_path) == {Owner.ACTIVATIONS: 5 * MIB}
+
+
 @pytest.mark.parametrize(("size", "owner"), [(2 * MIB, Owner.GRAD_PARTITION), (6 * MIB, Owner.REDUCE_BUCKET)])
 def test_of_stage_3_with_one_of_bucket_and_shard_the_size_decides(size: int, owner: Owner, tmp_path: Path) -> None:
     memory = TinyAllocator()

@@ -28,6 +28,9 @@ _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 #: Events of the history that say how much is allocated or reserved, by their code in :attr:`Snapshot.event_action`.
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap")
 
+# C++ frames, which snapshots with stacks="all" have too, say where torch is and not whose a block is.
+_PYTHON_ENDS = (".py", ">")
+
 #: A Python frame: source file from its package on, function, line.
 Frame = tuple[str, str, int]
 
@@ -207,7 +210,8 @@ class _Reader:
         known = self._by_identity.get(identity)
         if known is not None:
             return known
-        stack = tuple((str(frame["filename"]), str(frame["name"]), int(frame["line"])) for frame in frames)
+        python = (frame for frame in frames if str(frame["filename"]).endswith(_PYTHON_ENDS))
+        stack = tuple((str(frame["filename"]), str(frame["name"]), int(frame["line"])) for frame in python)
         number = self._by_content.setdefault(stack, len(self._stacks))
         if number == len(self._stacks):
             self._stacks.append(stack)

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotrace.model import LedgerLine, MemoryCurve, MemoryReport, Owner, OwnerGap, PeakLedger, Reconciliation
+from zerotrace.analysis.memory.measure import by_owner
+from zerotrace.model import (
+    LedgerLine,
+    MemoryCurve,
+    MemoryReport,
+    Owner,
+    OwnerGap,
+    PeakLedger,
+    RankMemory,
+    Reconciliation,
+)
 from zerotrace.report.charts import Chart, label_px
 from zerotrace.report.summary import format_percent
 from zerotrace.units import GIB, NS_PER_MS, format_bytes
@@ -95,9 +105,25 @@ def signed_bytes(value: float | None) -> str:
 def _lead(memory: MemoryReport) -> str:
     if memory.resident is not None:
         return " ".join(memory.resident.words)
+    measured = _highest(memory)
+    if measured is not None:
+        lead = f"Between steps rank {measured.rank} holds {format_bytes(measured.resident_bytes)}"
+        if measured.peak_bytes is not None:
+            lead += f", at the peak {format_bytes(measured.peak_bytes)}"
+        theory = f"; in theory model states take {format_bytes(memory.paper.bytes)}" if memory.paper else ""
+        return f"{lead}{theory}."
     if memory.paper is not None:
         return f"In theory a rank holds {format_bytes(memory.paper.bytes)} of model states."
     return "The traces tell totals alone."
+
+
+def _highest(memory: MemoryReport) -> RankMemory | None:
+    """The rank with the highest peak among those that have owners."""
+    return max(
+        (rank for rank in memory.ranks if rank.resident and rank.resident_bytes is not None),
+        key=lambda rank: rank.peak_bytes or 0,
+        default=None,
+    )
 
 
 def _peak_lead(peak: Reconciliation) -> str:
@@ -148,10 +174,12 @@ def _chart(memory: MemoryReport) -> Chart | None:
 
 def _rows(memory: MemoryReport) -> Iterable[_Row]:
     """Between steps and at the peak: measured, DeepSpeed's, the paper's, as far as they are known."""
-    resident, peak = memory.resident, memory.peak
+    resident, peak, measured = memory.resident, memory.peak, _highest(memory)
     if resident is not None:
         yield _Row("between steps", _measured(resident))
         yield _Row("DeepSpeed’s", _told(resident))
+    elif measured is not None:
+        yield _Row("between steps", by_owner(measured.resident))
     elif memory.deepspeed is not None:
         yield _Row("DeepSpeed’s", _by_owner(memory.deepspeed.lines))
     if memory.paper is not None:
@@ -159,6 +187,8 @@ def _rows(memory: MemoryReport) -> Iterable[_Row]:
     if peak is not None:
         yield _Row(_AT_PEAK, _measured(peak))
         yield _Row("DeepSpeed’s", _told(peak))
+    elif measured is not None and measured.peak:
+        yield _Row(_AT_PEAK, by_owner(measured.peak))
 
 
 def _places(rows: Sequence[_Row]) -> list[float]:

@@ -84,9 +84,10 @@ def theory_alone(stage: int | None, num_params: int | None, world_size: int | No
 
 
 def _paper(manifest: RunManifest) -> PaperLedger | None:
-    if manifest.stage is None:
+    """Of the stage; of an engine without stages that runs on one device, what nothing shards."""
+    if manifest.stage is None and manifest.world_size > 1:
         return None
-    return paper_ledger(decoder_shapes(manifest.model), manifest.stage, manifest.world_size)
+    return paper_ledger(decoder_shapes(manifest.model), manifest.stage or 0, manifest.world_size)
 
 
 def _deepspeed(manifest: RunManifest) -> tuple[DeepSpeedLedger | None, str | None]:
