@@ -46,6 +46,21 @@ def test_the_figures_are_those_of_the_slowest_and_fullest_rank() -> None:
     assert (run.study_exposed_ns, run.exposed_ns) == (None, None)
 
 
+def test_the_ladder_of_stages_says_what_each_saves_in_theory_and_as_measured() -> None:
+    def at(stage: int, gib: int, **changes: Any) -> CapturedRun:
+        run = captured(f"stage{stage}", 100, stage=stage, ds_config={"zero_optimization": {"stage": stage}}, **changes)
+        ranks = tuple(replace(rank, resident_bytes=gib << 30) for rank in run.manifest.ranks)
+        return CapturedRun(name=run.name, manifest=replace(run.manifest, ranks=ranks))
+
+    other_world = at(2, 3, world_size=4)
+    (step,) = compare([at(1, 6), single(50), at(0, 10), other_world]).ladder
+    assert (step.from_stage, step.to_stage, step.measured_bytes) == (0, 1, 4 << 30)
+    # 16Ψ − (4Ψ + 12Ψ/2) = 6Ψ.
+    assert step.paper_bytes == 6 * 774_090_000
+    assert step.error_ratio == pytest.approx((step.measured_bytes - step.deepspeed_bytes) / (10 << 30))
+    assert compare([at(1, 6)]).ladder == ()
+
+
 def test_a_single_device_is_the_baseline_of_all_others() -> None:
     one_rank = captured("zero", 120, world_size=1)
     found = compare([one_rank, captured("three", 250), single(100)])

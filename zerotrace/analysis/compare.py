@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from zerotrace.analysis.ablation import find_ablations
 from zerotrace.analysis.captured import CapturedRun
+from zerotrace.analysis.memory.ladder import Rung, ladder, rung
 from zerotrace.analysis.verdict import slowest_step_ns
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
-from zerotrace.model import ComparedRun, Comparison, RunManifest, WindowKind
+from zerotrace.model import ComparedRun, Comparison, LadderStep, RunManifest, WindowKind
 from zerotrace.units import NS_PER_S
 from zerotrace.version import VERSION
 
@@ -32,8 +33,20 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
         runs=compared,
         baseline=baseline.name if baseline else None,
         ablations=tuple(find_ablations(runs)),
+        ladder=_ladder(runs),
         notes=(*notes, *_notes(compared)),
     )
+
+
+def _ladder(runs: Sequence[CapturedRun]) -> tuple[LadderStep, ...]:
+    """The ladder of stages among runs of the first one's model on as many ranks."""
+    rungs = [found for run in runs if (found := rung(run.manifest)) is not None]
+    alike = [found for found in rungs if _size(found) == _size(rungs[0])]
+    return ladder(alike)
+
+
+def _size(found: Rung) -> tuple[int, int]:
+    return found.paper.num_params, found.paper.world_size
 
 
 def study_exposed_ns(step_ns: float | None, baseline_step_ns: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from zerotrace.units import GIB, NS_PER_MS
 
 if TYPE_CHECKING:
     from zerotrace.analysis.captured import CapturedRun
-    from zerotrace.model import ComparedRun, Comparison
+    from zerotrace.model import ComparedRun, Comparison, LadderStep
 
 _EPILOG = """\b
 Examples:
@@ -53,6 +53,8 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
         print_data(to_csv(comparison))
     else:
         _print_table(comparison)
+        if comparison.ladder:
+            _print_ladder(comparison.ladder)
         for ablation in comparison.ablations:
             for line in ablation_lines(ablation):
                 click.echo(printable(line))
@@ -113,6 +115,30 @@ def _print_table(comparison: Comparison) -> None:
         table.add_row(printable(run.name), *(cell(run) for cell in columns.values()))
     console = Console(highlight=False, markup=False, file=sys.stdout)
     console.print(table)
+
+
+def _print_ladder(steps: Sequence[LadderStep]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title="what a stage saves, resident GiB a rank",
+        title_justify="left",
+        title_style="",
+        caption="error: measured less DeepSpeed's ledger, of what the lower stage holds",
+        caption_justify="left",
+    )
+    table.add_column("stages")
+    for name in (" theory", " DeepSpeed's ledger", " measured", " error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for step in steps:
+        sizes = (step.paper_bytes, step.deepspeed_bytes, step.measured_bytes)
+        error = "–" if step.error_ratio is None else f"{100 * step.error_ratio:.2f} %"
+        table.add_row(f"{step.from_stage} → {step.to_stage}", *(f"{size / GIB:.3f}" for size in sizes), error)
+    Console(highlight=False, markup=False, file=sys.stdout).print(table)
 
 
 def _stage(run: ComparedRun) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerotrace.model.ablation import Ablation
+from zerotrace.model.memory import LadderStep
 from zerotrace.model.result import Spread
 
 COMPARISON_VERSION = "1.0"
@@ -69,5 +70,7 @@ class Comparison:
     """Name of the run on a single device that the others' steps are held against."""
     ablations: tuple[Ablation, ...] = ()
     """What a part of the engine is worth, for every pair of runs that differ in that part alone."""
+    ladder: tuple[LadderStep, ...] = ()
+    """What each ZeRO stage saves of memory over the one below it, of the first run's model on as many ranks."""
     notes: tuple[str, ...] = ()
     """What a reader of the figures should know, one sentence each."""
