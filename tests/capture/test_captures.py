@@ -79,7 +79,8 @@ def test_each_rank_traces_every_profiled_step_once(cpu_captures: CpuCaptures, st
     steps = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["name"].startswith("ProfilerStep#")]
     expected = [f"ProfilerStep#{step}" for step in range(FIRST_PROFILED, FIRST_PROFILED + NUM_PROFILED)]
     assert [e["name"] for e in steps] == expected
-    window = load_manifest(cpu_captures[stage])["ranks"][rank]["windows"][3]
+    windows = load_manifest(cpu_captures[stage])["ranks"][rank]["windows"]
+    (window,) = (window for window in windows if window["kind"] == "detailed")
     for event, step_ns in zip(steps, window["step_ns"]):
         # The annotation is opened before the clock is read and closed after; a busy machine may come in between.
         assert 0.99 * step_ns <= event["dur"] * 1000 <= step_ns + 100_000_000
@@ -103,7 +104,7 @@ def test_all_stages_train_alike_from_one_seed(cpu_captures: CpuCaptures) -> None
         # The loss is computed in bf16, which resolves 1/32 at 7.
         assert losses[stage] == pytest.approx(losses[0], abs=1 / 16)
         assert losses[stage][0] == losses[0][0]
-    assert losses[0][0] != losses[0][-1]
+    assert len(set(losses[0])) > 1, "nothing was learnt"
 
 
 def test_no_file_of_a_capture_names_the_working_folder(cpu_captures: CpuCaptures) -> None:
