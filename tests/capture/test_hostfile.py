@@ -38,6 +38,8 @@ WRONG = {
     "an option of ssh in the place of a host": ("-oProxyCommand=reboot slots=1\n", ["line 1"]),
 }
 
+MEETING = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
 
 @pytest.mark.parametrize("name", HOSTFILES)
 def test_a_hostfile_names_hosts_and_slots_in_its_order(tmp_path: Path, name: str) -> None:
@@ -168,7 +170,8 @@ def test_a_task_that_sees_one_device_alone_takes_that() -> None:
 
 
 def test_torchrun_s_variables_make_a_rank() -> None:
-    job = find_job({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"})
+    ranks = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+    job = find_job({**ranks, **MEETING})
     assert job is not None
     assert (job.launcher, job.rank, job.local_rank, job.num_local, job.node) == ("torchrun", 3, 1, 2, 1)
     assert job.variables == {}
@@ -220,7 +223,7 @@ def test_options_for_nodes_that_do_not_go_together_are_usage_errors(words: str) 
 
 
 def test_gpus_must_agree_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", **MEETING}
     done = CliRunner(env=job).invoke(capture, ["--stage", "1", "--gpus", "4", "--device", "cpu"])
     assert isinstance(done.exception, CaptureError)
     assert done.exception.code == "job_conflict"
