@@ -70,8 +70,8 @@ def test_a_rank_that_hangs_is_named_with_every_rank_s_phase(
         "subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep(300)"
     )
     began = time.monotonic()
-    error = fail(make_plan(**TRACED, timeout_s=16), write_program(fault), tmp_path / "out")
-    assert time.monotonic() - began < 34
+    error = fail(make_plan(**TRACED, timeout_s=40), write_program(fault), tmp_path / "out")
+    assert time.monotonic() - began < 58
     assert (error.code, error.exit_code) == ("timeout", 124)
     assert "Late: rank 1" in str(error)
     assert "rank 0: in step 3 (detailed)" in str(error)
