@@ -27,6 +27,9 @@ LABEL_VERSION = 1
 MAX_PARAMS = 4
 MAX_PARAM_CHARS = 160
 
+#: No model has as many elements, and no gather as many bytes: numbers in labels are smaller.
+MAX_NUMBER = 1 << 50
+
 
 class LabelEvent(str, Enum):
     """What a label marks."""
@@ -182,10 +185,22 @@ def parse_label(name: str) -> Label | None:
             recompute=fields.get("recompute") == "1",
             module=_decode(fields["module"]) if "module" in fields else None,
             params=tuple(_decode(param) for param in fields.get("params", "").split(",") if param),
-            **{attribute: int(fields[key]) for key, attribute in _NUMBERS.items() if key in fields},
+            **{attribute: _number(fields[key]) for key, attribute in _NUMBERS.items() if key in fields},
         )
     except ValueError:
         return None
+
+
+def _number(text: str) -> int:
+    """A count or a size.
+
+    Raises:
+        ValueError: it is none, negative, or larger than any memory: what a damaged label says is not believed.
+    """
+    value = int(text)
+    if not 0 <= value < MAX_NUMBER:
+        raise ValueError(f"{value} is neither a count nor a size")
+    return value
 
 
 def _encode(value: object) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotrace.labels import (
+    MAX_NUMBER,
     MAX_PARAM_CHARS,
     MAX_PARAMS,
     GatherKind,
@@ -26,7 +27,7 @@ from zerotrace.labels import (
 
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "captures"
 
-numbers = st.none() | st.integers(0, 2**63)
+numbers = st.none() | st.integers(0, MAX_NUMBER - 1)
 # Any text at all: quotes, spaces, commas, line ends, lone surrogates.
 names = st.text(st.characters(), max_size=30)
 labels = st.builds(
@@ -92,6 +93,13 @@ def test_names_of_others_are_left_alone(name: str) -> None:
 def test_a_label_that_cannot_be_read_is_told_from_other_names(name: str) -> None:
     assert parse_label(name) is None
     assert is_label(name)
+
+
+@pytest.mark.parametrize("number", ["-1", str(MAX_NUMBER), str(2**63 - 2), "many"])
+@pytest.mark.parametrize("field", ["n", "elements", "bytes", "submission"])
+def test_a_number_that_cannot_be_makes_no_label(field: str, number: str) -> None:
+    assert parse_label(f"zt1:gather kind=prefetch phase=forward {field}=7") is not None
+    assert parse_label(f"zt1:gather kind=prefetch phase=forward {field}={number}") is None
 
 
 def test_fields_of_a_later_minor_version_are_ignored() -> None:

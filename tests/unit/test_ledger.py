@@ -261,3 +261,9 @@ def test_a_part_of_the_optimizer_can_stay_on_the_device() -> None:
     master = [line for line in ledger.lines if line.owner is Owner.MASTER]
     assert [line.bytes for line in master if line.bytes] == pytest.approx([4 * 200_000_000], rel=0.001)
     assert sum(line.offloaded_bytes for line in master) == 4 * (PSI // 2 - 200_000_000)
+
+
+@pytest.mark.parametrize("size", [float("inf"), float("nan"), 0.5, -1, True])
+def test_a_size_that_is_no_whole_number_is_refused(size: float) -> None:
+    with pytest.raises(LedgerError, match="expected a whole number"):
+        read_settings({"zero_optimization": {"reduce_bucket_size": size}}, 3)
