@@ -141,7 +141,8 @@ def test_what_only_deepspeed_has_is_a_usage_error(words: str, said: str) -> None
 
 
 def test_several_ranks_of_a_job_are_refused() -> None:
-    done = refused("--engine", "single", "--device", "cpu", RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+    job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    done = refused("--engine", "single", "--device", "cpu", **job)
     assert isinstance(done.exception, CaptureError)
     assert done.exception.code == "job_conflict"
 
