@@ -19,7 +19,6 @@ from click.testing import CliRunner, Result
 from zerotrace.cli import main
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
-STAGES = [str(TRACES / f"stage{stage}") for stage in range(4)]
 COLUMNS = ["stage", "world", "n_params", "resident_GiB", "peak_GiB", "step_ms", "ktok_per_s"]
 
 
@@ -38,22 +37,32 @@ def step_ms(manifest: dict[str, Any]) -> float:
 
 
 @pytest.fixture
-def baseline(tmp_path: Path) -> str:
+def stages(tmp_path: Path) -> list[str]:
+    """The ladder's manifests alone: a checkout may hold analyses of its captures, from which `compare` reads more."""
+    folders = [tmp_path / "traces" / f"stage{stage}" for stage in range(4)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        shutil.copy(TRACES / folder.name / "manifest.json", folder)
+    return [str(folder) for folder in folders]
+
+
+@pytest.fixture
+def baseline(stages: list[str], tmp_path: Path) -> str:
     """Rank 0 of stage 0, as if it had been alone and without an engine."""
-    manifest = manifest_of(STAGES[0])
+    manifest = manifest_of(stages[0])
     alone = {"engine": "single", "stage": None, "ds_config": None, "world_size": 1, "ranks": manifest["ranks"][:1]}
     (tmp_path / "single").mkdir()
     (tmp_path / "single" / "manifest.json").write_text(json.dumps({**manifest, **alone, "schema_version": "1.2"}))
     return str(tmp_path / "single")
 
 
-def test_the_csv_is_the_study_s() -> None:
-    done = compare(*STAGES, "--csv")
+def test_the_csv_is_the_study_s(stages: list[str]) -> None:
+    done = compare(*stages, "--csv")
     assert (done.exit_code, done.stderr) == (0, "")
     header, *rows = csv.reader(io.StringIO(done.stdout))
     assert header == COLUMNS
     assert len(rows) == 4
-    for folder, row in zip(STAGES, rows):
+    for folder, row in zip(stages, rows):
         manifest = manifest_of(folder)
         assert row[:3] == [str(manifest["stage"]), "2", "774090240"]
         gauges = [max(rank[f"{gauge}_bytes"] for rank in manifest["ranks"]) / 2**30 for gauge in ("resident", "peak")]
@@ -61,33 +70,33 @@ def test_the_csv_is_the_study_s() -> None:
         assert [float(cell) for cell in row[3:]] == pytest.approx([*gauges, step, 2 * 4 * 1024 / step], rel=1e-12)
 
 
-def test_a_single_device_in_the_csv_stands_under_its_engine_s_name(baseline: str) -> None:
-    rows = list(csv.reader(io.StringIO(compare(baseline, STAGES[3], "--csv").stdout)))
+def test_a_single_device_in_the_csv_stands_under_its_engine_s_name(baseline: str, stages: list[str]) -> None:
+    rows = list(csv.reader(io.StringIO(compare(baseline, stages[3], "--csv").stdout)))
     assert [row[:2] for row in rows[1:]] == [["single", "1"], ["3", "2"]]
 
 
-def test_json_has_every_number(baseline: str) -> None:
-    done = compare(baseline, *STAGES, "--json")
+def test_json_has_every_number(baseline: str, stages: list[str]) -> None:
+    done = compare(baseline, *stages, "--json")
     found = json.loads(done.stdout)
     assert found["schema_version"] == "1.0"
     assert found["baseline"].endswith("/single")
     assert [run["stage"] for run in found["runs"]] == [None, 0, 1, 2, 3]
-    steps = [step_ms(manifest_of(folder)) for folder in (baseline, *STAGES)]
+    steps = [step_ms(manifest_of(folder)) for folder in (baseline, *stages)]
     assert [run["step_ns"] / 1e6 for run in found["runs"]] == pytest.approx(steps)
     exposed = [run["study_exposed_ns"] for run in found["runs"]]
     assert exposed[0] is None
     assert [ns / 1e6 for ns in exposed[1:]] == pytest.approx([step - steps[0] for step in steps[1:]])
 
 
-def test_the_table_fits_80_columns(baseline: str) -> None:
-    command = [sys.executable, "-m", "zerotrace", "compare", baseline, *STAGES]
+def test_the_table_fits_80_columns(baseline: str, stages: list[str]) -> None:
+    command = [sys.executable, "-m", "zerotrace", "compare", baseline, *stages]
     environment = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
     row = next(line.split() for line in lines if line.startswith("traces/stage3"))
-    exposed = step_ms(manifest_of(STAGES[3])) - step_ms(manifest_of(baseline))
+    exposed = step_ms(manifest_of(stages[3])) - step_ms(manifest_of(baseline))
     assert row[1:] == ["3", "2", "6.762", "15.104", "466.9", "17.5", "–", f"{exposed:.1f}"]
 
 
@@ -105,10 +114,10 @@ def test_exposed_communication_comes_from_the_analysis_of_that_capture(tmp_path:
     assert "is that of another capture" in again.stderr
 
 
-def test_other_work_is_said(tmp_path: Path) -> None:
-    manifest = manifest_of(STAGES[0])
+def test_other_work_is_said(tmp_path: Path, stages: list[str]) -> None:
+    manifest = manifest_of(stages[0])
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "micro_batch": 2}))
-    done = compare(STAGES[0], str(tmp_path))
+    done = compare(stages[0], str(tmp_path))
     assert done.exit_code == 0
     assert "does not compare: micro-batch 2, not 4." in done.stderr
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from zerotrace.capture.handoff import problem_path, read_problem
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.capture.processes import find_processes
-from zerotrace.capture.progress import BEFORE_STEPS, FAILED, RankProgress, read_progress
+from zerotrace.capture.progress import BEFORE_STEPS, DONE, FAILED, RankProgress, read_progress
 from zerotrace.errors import CaptureError, ZerotraceError
 
 TIMEOUT_EXIT_CODE = 124
@@ -132,7 +132,8 @@ def no_report(work: Path, plan: CapturePlan, ranks: Sequence[int]) -> RunError:
         if problem := read_problem(problem_path(work, rank)):
             return RunError(str(problem), code=problem.code, exit_code=problem.exit_code, hint=problem.hint)
     progress = [p for p in read_progress(work, plan.num_ranks, plan.first_rank) if p.rank in ranks]
-    if begun := [p for p in progress if p.step >= 0 or p.phase not in BEFORE_STEPS]:
+    # A session that has begun reports, or says why it cannot, before its program comes to its end.
+    if begun := [p for p in progress if p.step >= 0 or p.phase not in (*BEFORE_STEPS, DONE)]:
         where = "; ".join(f"rank {p.rank} {p.describe()}" for p in begun)
         return RunError(
             f"The training program ended without an error, but too early: {where}. The windows of this capture need "

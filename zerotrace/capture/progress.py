@@ -18,6 +18,8 @@ PHASES = (
     "launched", "starting", "warmup", "timed", "labelled", "light-settle", "light", "light-writing", "detailed-settle",
     "detailed", "detailed-writing", "memory", "memory-writing", "waiting", "done",
 )  # fmt: skip
+#: The training program has come to its end.
+DONE = PHASES[-1]
 FAILED = "failed"
 
 #: The phases in which a rank has not come to its session yet.

@@ -21,7 +21,7 @@ from zerotrace.capture.attach import Attachment
 from zerotrace.capture.failure import STACK_SIGNAL, problem_of
 from zerotrace.capture.handoff import SessionPlan, problem_path, write_problem
 from zerotrace.capture.limit import limit_this_process
-from zerotrace.capture.progress import FAILED, ProgressWriter, read_progress
+from zerotrace.capture.progress import DONE, FAILED, ProgressWriter, read_progress
 from zerotrace.errors import ZerotraceError
 from zerotrace.lifetime import die_with_parent
 
@@ -51,7 +51,7 @@ def main() -> None:
     else:
         # A program that has left by sys.exit(0) may have done so anywhere: its progress says where.
         if watch is not None:
-            watch.progress.note("done")
+            watch.progress.note(DONE)
 
 
 class _Watch:
@@ -82,7 +82,7 @@ def _run(program: str, plan: SessionPlan, watch: _Watch | None) -> None:
 
     def leave() -> NoReturn:
         if watch is not None:
-            watch.progress.note("done")
+            watch.progress.note(DONE)
         sys.stdout.flush()
         sys.stderr.flush()
         # Not by an exception: the program could catch it, or save a checkpoint on its way out.
