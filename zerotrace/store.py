@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
 from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, Comparison, RunManifest
-from zerotrace.schema import EVENTS, TableSchema
+from zerotrace.schema import EVENTS, TABLES_VERSION, TableSchema
 from zerotrace.tables import column_array
 
 MANIFEST_FILE = "manifest.json"
@@ -86,10 +86,35 @@ def analysis_folder(folder: Path) -> Path:
     raise StoreError(f"{folder}: no analysis in it", code="no_analysis", hint=f"run `zerotrace analyze {folder}` first")
 
 
-def read_table(folder: Path, schema: TableSchema) -> pa.Table:
-    """One of the small tables (steps, partition) of an analysis folder."""
-    with (folder / f"{schema.name}.parquet").open("rb") as stream:
-        return pq.read_table(stream)
+def read_table(folder: Path, schema: TableSchema, columns: list[str] | None = None) -> pa.Table:
+    """One of the tables of an analysis folder that are one file.
+
+    Args:
+        folder: an analysis folder.
+        schema: which one.
+        columns: columns of it; all of them by default.
+
+    Raises:
+        StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
+    """
+    return _read_parquet(table_file(folder, schema), columns)
+
+
+def table_file(folder: Path, schema: TableSchema) -> Path:
+    """Where a table that is one file lies, if it was written."""
+    return folder / f"{schema.name}.parquet"
+
+
+def require_events(folder: Path, analysis: Analysis) -> None:
+    """Checks that the events of every rank of an analysis are still there.
+
+    Raises:
+        StoreError: ``table_missing`` names what is not.
+    """
+    for source in analysis.sources:
+        path = events_file(folder, source.rank)
+        if not path.is_file():
+            raise _missing(path)
 
 
 def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
@@ -98,12 +123,13 @@ def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tupl
     Args:
         folder: an analysis folder.
         columns: columns of :data:`zerotrace.schema.EVENTS`; all of them by default.
+
+    Raises:
+        StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
     """
     ranks = sorted(int(path.name.removeprefix("rank=")) for path in (folder / EVENTS.name).glob("rank=*"))
     for rank in ranks:
-        # an open file: pyarrow takes no path that is not UTF-8, and would add the folder's rank as a column
-        with events_file(folder, rank).open("rb") as stream:
-            yield rank, pq.read_table(stream, columns=columns)
+        yield rank, _read_parquet(events_file(folder, rank), columns)
 
 
 def write_events(folder: Path, number: int, table: pa.Table) -> None:
@@ -136,6 +162,11 @@ def write_arrow(folder: Path, schema: TableSchema, table: pa.Table) -> None:
 def write_analysis(folder: Path, analysis: Analysis) -> None:
     """Writes ``analysis.json``."""
     (folder / ANALYSIS_FILE).write_bytes(to_json(analysis))
+
+
+def page_bytes(page: str) -> bytes:
+    """A page as it is stored: a lone surrogate out of a trace is spelled out, since UTF-8 has none."""
+    return page.encode("utf-8", "backslashreplace")
 
 
 def to_json(record: Analysis | Comparison) -> bytes:
@@ -186,6 +217,41 @@ def new_folder(target: Path, *, replace: bool, is_ours: str, reason: str | None 
     finally:
         os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
+    """A file to fill, which takes its final name only when the block ends well.
+
+    Args:
+        target: final path, in a folder that exists.
+        replace: whether a file of that name may be replaced.
+
+    Raises:
+        StoreError: ``exists`` if it may not be replaced, ``not_writable`` if the system refuses.
+    """
+    if target.exists() and not (replace and target.is_file()):
+        raise StoreError(
+            f"{target} exists already" if target.is_file() else f"{target} exists already, and is no file",
+            code="exists",
+            hint="give --force to replace it, or another name" if target.is_file() else "give another name",
+        )
+    try:
+        handle, name = tempfile.mkstemp(prefix=_staging_prefix(target), dir=target.parent)
+    except OSError as error:
+        raise StoreError(
+            f"{target}: cannot be written: {error.strerror}", code="not_writable", hint="give another place"
+        ) from error
+    staging = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        staging.chmod(0o666 & ~_umask())
+        staging.replace(target)
+    except OSError as error:
+        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable") from error
+    finally:
+        staging.unlink(missing_ok=True)
 
 
 def _refuse_existing(target: Path, *, replace: bool, ours: bool, reason: str | None) -> None:
@@ -252,6 +318,38 @@ def _write_parquet(table: pa.Table, stream: object) -> None:
     pq.write_table(table, stream, compression="zstd", use_dictionary=names, column_encoding=numbers)
 
 
+def _read_parquet(path: Path, columns: list[str] | None) -> pa.Table:
+    try:
+        # an open file: pyarrow takes no path that is not UTF-8, and would add the folder's rank as a column
+        with path.open("rb") as stream:
+            table = pq.read_table(stream, columns=columns)
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"{path}: {error}", code="table_invalid", hint=_AGAIN["analysis"]) from error
+    lacking = [name for name in columns or () if name not in table.column_names]
+    if lacking:
+        raise StoreError(f"{path}: has no column {', '.join(lacking)}", code="table_invalid", hint=_AGAIN["analysis"])
+    version = (
+        (table.schema.metadata or {}).get(b"zerotrace.version", TABLES_VERSION.encode()).decode("ascii", "replace")
+    )
+    _check_version(path, version, TABLES_VERSION)
+    return table
+
+
+def _missing(path: Path) -> StoreError:
+    return StoreError(f"{path}: this table is missing", code="table_missing", hint=_AGAIN["analysis"])
+
+
+def _check_version(path: Path, found: str, ours: str) -> None:
+    if found.split(".")[0] != ours.split(".")[0]:
+        raise StoreError(
+            f"{path}: version {found} of the format, this zerotrace reads {ours}",
+            code="version_unknown",
+            hint="use the zerotrace that wrote it, or write it again with this one",
+        )
+
+
 def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
     noun = path.stem
     try:
@@ -261,12 +359,7 @@ def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
         raise StoreError(f"{path}: cannot be read: {error.strerror}", code="unreadable") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
-    if stored.schema_version.split(".")[0] != version.split(".")[0]:
-        raise StoreError(
-            f"{path}: version {stored.schema_version} of the format, this zerotrace reads {version}",
-            code="version_unknown",
-            hint="use the zerotrace that wrote it, or write it again with this one",
-        )
+    _check_version(path, stored.schema_version, version)
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:

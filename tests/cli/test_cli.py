@@ -60,13 +60,14 @@ def test_the_options_are_a_decision() -> None:
          "--sequence", "--ds-config", "--set", "--out", "--timeout", "--seed", "--json", "--script", "--keep-running",
          "args", "--ablate", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
     )  # fmt: skip
+    assert options["report"] == ["folder"]
     assert options["doctor"] == ["--json", "--out"]
     assert options["compare"] == ["--csv", "--json", "folders"]
     assert options["ledger"] == sorted(
         ["--params", "--model", "--shapes", "--world", "--stage", "--ds-config", "--set", "--gpu", "--micro-batch",
          "--sequence", "--activations", "--fit", "--snapshot", "--owners", "--json"]
     )  # fmt: skip
-    assert COMMANDS == ("analyze", "capture", "compare", "doctor", "ledger")
+    assert COMMANDS == ("analyze", "capture", "compare", "doctor", "ledger", "report")
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

@@ -64,6 +64,8 @@ from zerotrace.store import (
     MANIFEST_FILE,
     REPORT_FILE,
     new_folder,
+    page_bytes,
+    read_analysis,
     read_events,
     read_manifest,
     require_manifest,
@@ -189,12 +191,14 @@ def analyze(
             write_table(folder, HTA_KERNELS, analysis.hta.kernel_types)
         analysis = replace(analysis, findings=find(analysis))
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
-        if render is not None:
-            page = render.draw(analysis, read_events(folder, list(render.event_columns)))
-            (folder / REPORT_FILE).write_text(page, encoding="utf-8", errors="backslashreplace")
-        outputs = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        analysis = replace(analysis, outputs=tuple(outputs))
+        outputs = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        outputs |= {REPORT_FILE} if render is not None else set()
+        analysis = replace(analysis, outputs=tuple(sorted(outputs)))
         write_analysis(folder, analysis)
+        if render is not None:
+            # Drawn from what is stored, as `zerotrace report` will draw it: JSON does not keep 1 and 1.0 apart.
+            page = render.draw(read_analysis(folder), read_events(folder, list(render.event_columns)))
+            (folder / REPORT_FILE).write_bytes(page_bytes(page))
     return analysis, target, False
 
 

@@ -1,0 +1,39 @@
+"""Draws the page of a stored analysis again, from its tables and ``analysis.json`` alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zerotrace.report.build import render
+from zerotrace.report.rows import EVENT_COLUMNS
+from zerotrace.store import (
+    REPORT_FILE,
+    analysis_folder,
+    new_file,
+    page_bytes,
+    read_analysis,
+    read_events,
+    require_events,
+)
+
+
+def redraw(folder: Path) -> Path:
+    """Writes ``report.html`` anew; the traces are not needed. The old page stays whole until the new one is.
+
+    Args:
+        folder: a run folder or its ``analysis`` folder.
+
+    Returns:
+        The page.
+
+    Raises:
+        StoreError: no analysis is there, another version wrote it, a table is missing or damaged, or the page cannot
+            be written.
+    """
+    place = analysis_folder(folder)
+    analysis = read_analysis(place)
+    require_events(place, analysis)
+    page = render(analysis, read_events(place, list(EVENT_COLUMNS)))
+    with new_file(place / REPORT_FILE, replace=True) as stream:
+        stream.write(page_bytes(page))
+    return place / REPORT_FILE
