@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
 from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, Comparison, RunManifest
+from zerotrace.model.consistency import contradictions
 from zerotrace.schema import EVENTS, TABLES_VERSION, TableSchema
 from zerotrace.tables import column_array
 
@@ -33,18 +34,35 @@ def read_manifest(folder: Path) -> RunManifest | None:
     """The manifest of a run folder; ``None`` if it has none.
 
     Raises:
-        StoreError: ``manifest_invalid`` or ``version_unknown``.
+        StoreError: ``manifest_invalid``, ``manifest_contradicts`` or ``version_unknown``.
     """
     path = folder / MANIFEST_FILE
-    return _read(path, RunManifest, MANIFEST_VERSION) if path.is_file() else None
+    if not path.is_file():
+        return None
+    manifest = _read(path, RunManifest, MANIFEST_VERSION)
+    wrong = list(contradictions(manifest))
+    if wrong:
+        more = f" (and {len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
+        raise StoreError(
+            f"{path}: contradicts itself: {wrong[0]}{more}",
+            code="manifest_contradicts",
+            hint="restore the manifest as `zerotrace capture` wrote it, or " + _AGAIN["manifest"],
+        )
+    return manifest
 
 
 def require_manifest(folder: Path) -> RunManifest:
     """The manifest of a run folder.
 
     Raises:
-        StoreError: ``no_manifest``, ``manifest_invalid`` or ``version_unknown``.
+        StoreError: ``no_manifest``, ``manifest_invalid``, ``manifest_contradicts`` or ``version_unknown``.
     """
+    if folder.is_file():
+        raise StoreError(
+            f"{folder}: a file; expected the folder of a capture",
+            code="no_manifest",
+            hint=f"give {folder.parent}" if folder.name == MANIFEST_FILE else _GIVE_FOLDER,
+        )
     manifest = read_manifest(folder)
     if manifest is None:
         raise StoreError(
@@ -52,7 +70,7 @@ def require_manifest(folder: Path) -> RunManifest:
             if folder.is_dir()
             else f"{folder}: there is no such folder",
             code="no_manifest",
-            hint="give a folder that `zerotrace capture` wrote",
+            hint=_GIVE_FOLDER,
         )
     return manifest
 
@@ -356,7 +374,9 @@ def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
         text = path.read_bytes()
         stored = msgspec.json.decode(text, type=_Versioned)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}", code="unreadable") from error
+        raise StoreError(
+            f"{path}: cannot be read: {error.strerror}", code="unreadable", hint="check that it may be read"
+        ) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
     _check_version(path, stored.schema_version, version)
@@ -366,6 +386,7 @@ def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
         raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
 
 
+_GIVE_FOLDER = "give a folder that `zerotrace capture` wrote"
 _AGAIN = {
     "manifest": "capture again, or move the file away to analyse the traces alone",
     "analysis": "analyze again with --force",

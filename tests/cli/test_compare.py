@@ -129,6 +129,23 @@ def test_a_folder_without_a_capture_is_one_error(words: list[str]) -> None:
     assert done.stderr.startswith("zerotrace: ")
 
 
+def test_a_manifest_in_place_of_its_folder_is_told_so(stages: list[str]) -> None:
+    done = compare(f"{stages[0]}/manifest.json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    message, hint = done.stderr.splitlines()
+    assert message.endswith("stage0/manifest.json: a file; expected the folder of a capture")
+    assert hint.strip() == f"give {stages[0]}"
+
+
+def test_a_manifest_that_contradicts_itself_is_one_error(stages: list[str]) -> None:
+    Path(stages[1], "manifest.json").write_text(json.dumps({**manifest_of(stages[1]), "world_size": 9}))
+    done = compare(*stages)
+    assert (done.exit_code, done.stdout) == (1, "")
+    message, hint = done.stderr.splitlines()
+    assert "stage1/manifest.json: contradicts itself: world_size is 9" in message
+    assert "capture again" in hint
+
+
 @pytest.mark.parametrize("words", [[], ["x", "--csv", "--json"]])
 def test_mistakes_in_the_options_exit_2(words: list[str]) -> None:
     assert compare(*words).exit_code == 2

@@ -74,7 +74,7 @@ def test_a_step_below_the_baseline_is_negative(runs: tuple[Path, Path]) -> None:
         ({"sequence": 512}, "baseline_differs", "tokens a sequence 512, not 1024"),
         ({"ds_config": {"fp16": {"enabled": True}}, "engine": "deepspeed"}, "baseline_differs", "precision fp16"),
         ({"world_size": 2}, "baseline_not_single", "a run of 2 ranks; expected a single device"),
-        ({"ranks": ()}, "baseline_differs", "device"),
+        ({"ranks": ()}, "manifest_contradicts", "world_size is 1, and 1 of its ranks has no record"),
     ],
 )
 def test_other_work_is_refused_before_a_trace_is_read(

@@ -6,7 +6,9 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -159,6 +161,69 @@ def test_a_damaged_manifest_is_named(run_folder: Path) -> None:
     with pytest.raises(StoreError, match=r"manifest\.json") as caught:
         analyze([run_folder], options=PLAIN)
     assert caught.value.code == "manifest_invalid"
+
+
+def without_rank_1(manifest: Any) -> None:
+    del manifest["ranks"][1]
+
+
+def with_rank_1_twice(manifest: Any) -> None:
+    manifest["ranks"].append(manifest["ranks"][1])
+
+
+def with_a_step_of(step_ns: int) -> Callable[[Any], None]:
+    def change(manifest: Any) -> None:
+        manifest["ranks"][1]["windows"][1]["step_ns"][3] = step_ns
+
+    return change
+
+
+def with_gauge(name: str, value: int) -> Callable[[Any], None]:
+    return lambda manifest: manifest["ranks"][0].update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m.update(world_size=9), "world_size is 9, and 7 of its ranks have no record (found: ranks 0, 1)"),
+        (
+            lambda m: m.update(world_size=10**15),
+            "world_size is 1000000000000000, and 999999999999998 of its ranks have no record",
+        ),
+        (lambda m: m.update(world_size=1), "rank 1 has a record; expected ranks below the world_size 1"),
+        (lambda m: m.update(world_size=0), "world_size is 0; expected a whole number above 0"),
+        (without_rank_1, "world_size is 2, and 1 of its ranks has no record (found: rank 0)"),
+        (with_rank_1_twice, "rank 1 has more than one record; expected one each"),
+        (with_a_step_of(0), "rank 1 has a step of 0 ns in its timed window; expected durations above 0"),
+        (with_a_step_of(-5), "rank 1 has a step of -5 ns in its timed window"),
+        (lambda m: m.update(stage=7), "stage is 7; expected 0, 1, 2 or 3 (and 1 more like it)"),
+        (lambda m: m.update(stage=2), "stage is 2, and zero_optimization.stage of its ds_config 3; expected the same"),
+        (lambda m: m["model"].update(num_params=0), "model.num_params is 0"),
+        (lambda m: m.update(micro_batch=-4), "micro_batch is -4"),
+        (with_gauge("resident_bytes", -1), "resident_bytes of rank 0 is -1; expected no negative size"),
+        (with_gauge("peak_bytes", 5), "peak_bytes of rank 0 is 5, its resident_bytes 7261079040"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    change: Callable[[Any], None], said: str, run_folder: Path
+) -> None:
+    content = json.loads(MANIFEST.read_text())
+    change(content)
+    (run_folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(StoreError) as caught:
+        analyze([run_folder], options=PLAIN)
+    assert caught.value.code == "manifest_contradicts"
+    assert f"run/manifest.json: contradicts itself: {said}" in str(caught.value)
+    assert "capture again" in (caught.value.hint or "")
+    assert not (run_folder / "analysis").exists()
+
+
+@pytest.mark.parametrize("name", ["single", "stage0", "stage1", "stage2", "stage3"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.3"])
+def test_shipped_manifests_of_every_version_are_read(name: str, version: str, tmp_path: Path) -> None:
+    content = json.loads((MANIFEST.parents[1] / name / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**content, "schema_version": version}))
+    assert read_manifest(tmp_path) is not None
 
 
 def test_an_unwritable_place_is_one_clear_error(run_folder: Path, tmp_path: Path) -> None:
