@@ -150,6 +150,20 @@ def test_a_snapshot_by_itself(tmp_path: Path) -> None:
     assert "reserved 20.0 MiB, of it 17.0 MiB not allocated; the peak is in forward" in done.stdout
 
 
+def test_owners_of_another_rank_name_nothing_and_that_is_said(tmp_path: Path) -> None:
+    memory = TinyAllocator()
+    memory.allocate(3 * MIB)
+    path = memory.write(tmp_path / "rank_0.snapshot.pickle.gz")
+    elsewhere = {"address": 1 << 20, "bytes": 3 * MIB, "device": "cuda:0", "owner": "master", "holder": "x"}
+    owners = {"version": 1, "rank": 0, "device": "cuda:0", "storages": [elsewhere]}
+    (tmp_path / "rank_0.owners.json").write_text(json.dumps(owners))
+    found = ledger("--snapshot", path, "--json")
+    assert json.loads(found.stdout)["owners"] == {"other": 3 * MIB}
+    assert json.loads(found.stdout)["owners_file"] is None
+    assert "0 B of the 3.00 MiB that have owners lie in live blocks" in found.stderr
+    assert "give --owners" in found.stderr
+
+
 def test_of_a_snapshot_without_history_the_peak_is_unknown(tmp_path: Path) -> None:
     memory = TinyAllocator()
     memory.allocate(3 * MIB)

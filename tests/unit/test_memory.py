@@ -20,11 +20,12 @@ from zerotrace.analysis.findings import find
 from zerotrace.analysis.findings import memory as rules
 from zerotrace.analysis.memory.ladder import Rung, ladder, rung
 from zerotrace.analysis.memory.measure import by_owner, measure
+from zerotrace.analysis.memory.reading import measure_ranks
 from zerotrace.analysis.memory.reconcile import reconcile_peak, reconcile_resident
 from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.ingest.snapshot import read_snapshot
 from zerotrace.ledger import deepspeed_ledger, paper_ledger, read_settings, shapes_of
-from zerotrace.model import Analysis, MemoryReport, OwnedBytes, Owner, RankMemory
+from zerotrace.model import Analysis, Level, MemoryReport, OwnedBytes, Owner, RankMemory
 from zerotrace.schema import MEMORY
 from zerotrace.store import read_analysis, read_manifest, read_table
 
@@ -40,14 +41,17 @@ def make_run(folder: Path, *, num_ranks: int = 2, extra: Mapping[int, int] | Non
     for rank in range(num_ranks):
         TraceBuilder(rank, num_ranks).step(2, 0, 500).compute(100, 200).all_gather(150, 250).write(folder)
         memory = TinyAllocator(device=rank)
-        memory.allocate(4 * MIB + (extra or {}).get(rank, 0))
+        kept = memory.allocate(4 * MIB + (extra or {}).get(rank, 0))
         memory.record()
         memory.free(memory.allocate(8 * MIB, FORWARD))
         memory.write(folder / f"rank_{rank}.snapshot.pickle.gz")
-        owners = {"version": 1, "rank": rank, "device": f"cuda:{rank}", "peak_bytes": memory.peak, "storages": []}
+        storage = {"address": kept, "bytes": 4 * MIB, "device": f"cuda:{rank}", "owner": "other", "holder": "x"}
+        owners = {"version": 1, "rank": rank, "device": f"cuda:{rank}", "peak_bytes": memory.peak,
+                  "allocated_bytes": memory.allocated, "storages": [storage]}  # fmt: skip
         (folder / f"rank_{rank}.owners.json").write_text(json.dumps(owners))
         records.append({**manifest["ranks"][0], "rank": rank, "owners_file": f"rank_{rank}.owners.json",
-                        "snapshot_file": f"rank_{rank}.snapshot.pickle.gz"})  # fmt: skip
+                        "snapshot_file": f"rank_{rank}.snapshot.pickle.gz",
+                        "resident_bytes": memory.allocated, "peak_bytes": memory.peak})  # fmt: skip
     (folder / "manifest.json").write_text(
         json.dumps({**manifest, "world_size": num_ranks, "ranks": records, **changes})
     )
@@ -149,8 +153,116 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["ranks"][0]["snapshot_file"] = "../elsewhere.pickle.gz"
     (run / "manifest.json").write_text(json.dumps(manifest))
+    manifest["ranks"][0]["light_trace_file"] = "/etc/trace.json"
+    (run / "manifest.json").write_text(json.dumps(manifest))
     analysis, _, _ = analyze([run], options=PLAIN)
     assert report_of(analysis).ranks[0].peak_bytes is None
+    light, snapshot = analysis.diagnostics
+    assert {light.code, snapshot.code} == {"manifest_path_refused"}
+    assert "light_trace_file of rank 0 is '/etc/trace.json'" in light.message
+    assert "snapshot_file of rank 0 is '../elsewhere.pickle.gz'" in snapshot.message
+    assert snapshot.hint
+
+
+def change_owners(run: Path, rank: int, **changes: Any) -> None:
+    path = run / f"rank_{rank}.owners.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def warned(run: Path) -> tuple[list[tuple[str, str | None]], list[int | None], MemoryReport]:
+    """Code and file of each diagnostic, and the measured resident bytes of each rank."""
+    analysis, _, _ = analyze([run], options=PLAIN)
+    assert all(
+        note.level is Level.WARNING and note.hint and "expected" in note.message for note in analysis.diagnostics
+    )
+    report = report_of(analysis)
+    return [(n.code, n.file) for n in analysis.diagnostics], [m.resident_bytes for m in report.ranks], report
+
+
+def test_an_owners_file_of_another_rank_is_not_used(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    shutil.copy(run / "rank_1.owners.json", run / "rank_0.owners.json")
+    notes, resident, report = warned(run)
+    assert notes == [("memory_of_another_rank", "rank_0.owners.json")]
+    # the blocks are named by stack, as without an owners file
+    assert resident == [4 * MIB, 4 * MIB]
+    assert [m.owners_file for m in report.ranks] == [None, "rank_1.owners.json"]
+    assert report.ranks[0].window_peak_bytes is None
+
+
+def test_both_files_of_another_rank_are_not_used(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in ("owners.json", "snapshot.pickle.gz"):
+        shutil.copy(run / f"rank_1.{name}", run / f"rank_0.{name}")
+    notes, resident, _ = warned(run)
+    assert notes == [
+        ("memory_of_another_rank", "rank_0.owners.json"),
+        ("memory_of_another_rank", "rank_0.snapshot.pickle.gz"),
+    ]
+    assert resident == [None, 4 * MIB]
+
+
+def test_a_snapshot_of_another_rank_contradicts_the_owners(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    shutil.copy(run / "rank_1.snapshot.pickle.gz", run / "rank_0.snapshot.pickle.gz")
+    notes, resident, report = warned(run)
+    assert notes == [("memory_files_contradict", "rank_0.owners.json")]
+    assert resident == [None, 4 * MIB]
+    assert not report.ranks[0].resident
+
+
+def test_a_snapshot_of_another_run_misses_the_gauge(tmp_path: Path) -> None:
+    run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other", extra={0: MIB})
+    shutil.copy(other / "rank_0.snapshot.pickle.gz", run)
+    notes, resident, _ = warned(run)
+    assert notes == [("memory_of_another_run", "rank_0.snapshot.pickle.gz")]
+    assert resident == [None, 4 * MIB]
+
+
+def test_an_owners_file_of_another_run_misses_the_gauge(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    change_owners(run, 0, allocated_bytes=5 * MIB)
+    notes, resident, report = warned(run)
+    assert notes == [("memory_of_another_run", "rank_0.owners.json")]
+    assert (resident, report.ranks[0].owners_file) == ([4 * MIB, 4 * MIB], None)
+
+
+@pytest.mark.parametrize("shift", [-MIB, MIB, 1 << 40])
+def test_owners_whose_storages_lie_in_no_block_contradict_the_snapshot(shift: int, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (storage,) = json.loads((run / "rank_0.owners.json").read_text())["storages"]
+    change_owners(run, 0, storages=[{**storage, "address": storage["address"] + shift}])
+    notes, resident, _ = warned(run)
+    assert notes == [("memory_files_contradict", "rank_0.owners.json")]
+    assert resident == [None, 4 * MIB]
+
+
+def test_what_a_program_keeps_may_differ_a_little_from_step_to_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", extra={0: 4096})
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["ranks"][0]["resident_bytes"] = 4 * MIB - 100_000
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert warned(run)[:2] == ([], [4 * MIB + 4096, 4 * MIB])
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_shipped_files_of_another_rank_or_stage_are_told(stage: int, tmp_path: Path) -> None:
+    run = TRACES / f"stage{stage}"
+    manifest = read_manifest(run)
+    assert manifest is not None
+    assert not measure_ranks(run, manifest, {0, 1}, 1).diagnostics
+    for name in ("manifest.json", "rank_0.owners.json", "rank_0.snapshot.pickle.gz"):
+        shutil.copy(run / name, tmp_path)
+    shutil.copy(run / "rank_1.snapshot.pickle.gz", tmp_path / "rank_0.snapshot.pickle.gz")
+    (note,) = measure_ranks(tmp_path, manifest, {0}, 1).diagnostics
+    assert note.code == "memory_files_contradict"
+    other = TRACES / f"stage{2 if stage else 3}"
+    shutil.copy(other / "rank_0.snapshot.pickle.gz", tmp_path)
+    found = measure_ranks(tmp_path, manifest, {0}, 1)
+    assert [note.code for note in found.diagnostics] == [
+        "memory_files_contradict" if stage == 1 else "memory_of_another_run"
+    ]
+    assert found.ranks[0].resident_bytes is None
 
 
 def test_a_replay_that_misses_the_gauge_is_said(tmp_path: Path) -> None:

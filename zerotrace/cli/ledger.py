@@ -113,6 +113,7 @@ def ledger(
 
 
 def _measure(path: Path, owners: Path | None, as_json: bool) -> None:
+    from zerotrace.analysis.memory.belonging import find_conflict
     from zerotrace.analysis.memory.measure import by_owner, measure
     from zerotrace.ingest.owners import read_owners
     from zerotrace.ingest.snapshot import read_snapshot
@@ -121,13 +122,22 @@ def _measure(path: Path, owners: Path | None, as_json: bool) -> None:
     beside = path.with_name(path.name.replace(".snapshot.pickle.gz", ".owners.json"))
     if owners is None and beside != path and beside.is_file():
         owners = beside
-    storages = read_owners(owners)[0].storages if owners is not None else ()
+    held = read_owners(owners)[0] if owners is not None else None
+    conflict = find_conflict(held, snapshots[0]) if held is not None else None
+    if owners is not None and conflict is not None:
+        warning = f"warning: {owners.name} and {path.name} are not of one moment of one rank: {conflict}."
+        click.echo(printable(warning), err=True)
+        click.echo(
+            "  Blocks are named by the stacks that allocated them; give --owners the file of this snapshot.", err=True
+        )
+        held = None
+    storages = held.storages if held is not None else ()
     measured = [measure(snapshot, storages).memory for snapshot in snapshots]
     if as_json:
         first = measured[0]
         content = {
             "snapshot": path.name,
-            "owners_file": owners.name if owners is not None else None,
+            "owners_file": owners.name if owners is not None and held is not None else None,
             "resident_bytes": first.resident_bytes,
             "peak_bytes": first.peak_bytes,
             "owners": by_owner(first.resident),

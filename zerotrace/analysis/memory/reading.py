@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
+from zerotrace.analysis.memory.belonging import check_files
 from zerotrace.analysis.memory.measure import engine_alone, measure
 from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.owners import Owners, read_owners
-from zerotrace.ingest.snapshot import read_snapshot
+from zerotrace.ingest.snapshot import Snapshot, read_snapshot
 from zerotrace.model import Diagnostic, Level, MemoryCurve, RankMemory, RankRecord, RunManifest
 from zerotrace.schema import MEMORY
 from zerotrace.units import format_bytes
 
 # A replay that misses the gauge by more than this part of it deserves a word.
 _TOLERANCE = 0.01
+
+_PUT_BACK = "put the file back, or capture again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,34 +109,44 @@ def _measure_rank(run_folder: Path, record: RankRecord) -> _Part:
 
 
 def _measure(run_folder: Path, record: RankRecord) -> _Part:
-    notes: list[Diagnostic] = []
+    notes: list[Diagnostic] = list(_leads_elsewhere(record))
     digests: dict[Path, str] = {}
     owners: Owners | None = None
-    memory = RankMemory(rank=record.rank, device=None, resident=(), resident_bytes=None)
-    timeline: pa.Table | None = None
-    curve: MemoryCurve | None = None
+    snapshots: list[Snapshot] = []
     owners_path, snapshot_path = (_path(run_folder, name) for name in (record.owners_file, record.snapshot_file))
     for path in (owners_path, snapshot_path):
         if path is not None and not path.is_file():
-            notes.append(_warn("memory_file_missing", f"{path.name}: named in the manifest, and not there", path))
+            message = f"{path.name}: named in the manifest, and not there"
+            notes.append(_warn("memory_file_missing", message, path.name, _PUT_BACK))
     if owners_path is not None and owners_path.is_file():
         try:
             owners, digests[owners_path] = read_owners(owners_path)
-            memory = replace(memory, resident=engine_alone(owners.storages), owners_file=owners_path.name)
         except SnapshotError as error:
-            notes.append(_warn(error.code, str(error), owners_path, error.hint))
+            notes.append(_warn(error.code, str(error), owners_path.name, error.hint))
     if snapshot_path is not None and snapshot_path.is_file():
         try:
             snapshots, digests[snapshot_path] = read_snapshot(snapshot_path)
-            measured = measure(snapshots[0], owners.storages if owners else (), record.rank)
-            memory = replace(
-                measured.memory, snapshot_file=snapshot_path.name, owners_file=memory.owners_file,
-                window_peak_bytes=owners.peak_bytes if owners else None,
-            )  # fmt: skip
-            timeline, curve = measured.timeline, measured.curve
-            notes += _doubts(memory, len(snapshots), snapshot_path)
         except SnapshotError as error:
-            notes.append(_warn(error.code, str(error), snapshot_path, error.hint))
+            notes.append(_warn(error.code, str(error), snapshot_path.name, error.hint))
+    believed = check_files(
+        record, owners, snapshots[0] if snapshots else None, record.owners_file or "", record.snapshot_file or ""
+    )
+    notes += believed.diagnostics
+    memory = RankMemory(rank=record.rank, device=None, resident=(), resident_bytes=None)
+    timeline: pa.Table | None = None
+    curve: MemoryCurve | None = None
+    if owners is not None and believed.use_owners:
+        memory = replace(memory, resident=engine_alone(owners.storages), owners_file=record.owners_file)
+    else:
+        owners = None
+    if snapshots and believed.use_snapshot:
+        measured = measure(snapshots[0], owners.storages if owners else (), record.rank)
+        memory = replace(
+            measured.memory, snapshot_file=record.snapshot_file, owners_file=memory.owners_file,
+            window_peak_bytes=owners.peak_bytes if owners else None,
+        )  # fmt: skip
+        timeline, curve = measured.timeline, measured.curve
+        notes += _doubts(memory, len(snapshots), record.snapshot_file or "")
     return _Part(
         memory=_with_gauges(memory, record), curve=curve, timeline=timeline, diagnostics=tuple(notes), digests=digests
     )
@@ -150,30 +163,53 @@ def _with_gauges(memory: RankMemory, record: RankRecord) -> RankMemory:
     )
 
 
-def _doubts(memory: RankMemory, num_devices: int, path: Path) -> Sequence[Diagnostic]:
+def _doubts(memory: RankMemory, num_devices: int, file: str) -> Sequence[Diagnostic]:
     notes = []
     if num_devices > 1:
-        message = (
-            f"{path.name}: the process held memory on {num_devices} devices; figures are of device {memory.device}"
-        )
-        notes.append(_warn("memory_other_devices", message, path))
+        message = f"{file}: the process held memory on {num_devices} devices; figures are of device {memory.device}"
+        hint = "a rank should work on one device: set CUDA_VISIBLE_DEVICES, or torch.cuda.set_device, before it begins"
+        notes.append(_warn("memory_other_devices", message, file, hint))
     peak, gauge = memory.peak_bytes, memory.window_peak_bytes
     if peak is not None and gauge and abs(peak - gauge) > _TOLERANCE * gauge:
-        message = f"{path.name}: the replayed peak is {format_bytes(peak)}, the gauge says {format_bytes(gauge)}"
+        message = f"{file}: the replayed peak is {format_bytes(peak)}, the gauge says {format_bytes(gauge)}"
         hint = "the history may have lost its beginning: record it with a larger max_entries"
-        notes.append(_warn("memory_replay_differs", message, path, hint))
+        notes.append(_warn("memory_replay_differs", message, file, hint))
     return notes
 
 
 def _names(record: RankRecord) -> list[str]:
-    # a manifest may come from anywhere: only names of files beside it count
     named = (record.owners_file, record.snapshot_file)
-    return [name for name in named if name is not None and Path(name).name == name]
+    return [name for name in named if name is not None and _is_beside(name)]
 
 
 def _path(run_folder: Path, name: str | None) -> Path | None:
-    return run_folder / name if name is not None and Path(name).name == name else None
+    return run_folder / name if name is not None and _is_beside(name) else None
 
 
-def _warn(code: str, message: str, path: Path, hint: str | None = None) -> Diagnostic:
-    return Diagnostic(code=code, level=Level.WARNING, file=path.name, message=message, hint=hint)
+def _is_beside(name: str) -> bool:
+    """Whether a name is that of a file in the run's folder: a manifest may come from anywhere, and name anything."""
+    return Path(name).name == name and name not in ("", "..")
+
+
+def _leads_elsewhere(record: RankRecord) -> Iterator[Diagnostic]:
+    """What the manifest names outside of the run's folder; only the light trace has a folder of its own inside."""
+    named = {
+        "trace_file": (record.trace_file, 1),
+        "light_trace_file": (record.light_trace_file, 2),
+        "owners_file": (record.owners_file, 1),
+        "snapshot_file": (record.snapshot_file, 1),
+    }
+    for key, (name, depth) in named.items():
+        if name is None:
+            continue
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not 1 <= len(path.parts) <= depth:
+            message = (
+                f"manifest.json: {key} of rank {record.rank} is {name!r}, which leads out of the run's folder; "
+                "expected the name of a file inside; it is not read"
+            )
+            yield _warn("manifest_path_refused", message, "manifest.json", "put the file into the folder, and its name")
+
+
+def _warn(code: str, message: str, file: str, hint: str | None = None) -> Diagnostic:
+    return Diagnostic(code=code, level=Level.WARNING, file=file, message=message, hint=hint)

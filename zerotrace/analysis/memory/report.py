@@ -121,7 +121,9 @@ def _why_not_by_owner(manifest: RunManifest, ranks: Sequence[RankMemory]) -> str
         return None
     if not any(memory.resident for memory in ranks):
         if any(record.owners_file or record.snapshot_file for record in manifest.ranks):
-            return "the files of the memory window are missing or cannot be read"
+            return (
+                "the files of the memory window are missing, cannot be read, or are not this run's (see the warnings)"
+            )
         return "the capture had no memory window"
     if manifest.device == "cpu":
         return "torch keeps no history of a CPU's memory: shown is what the engine holds, and the peak is unknown"
