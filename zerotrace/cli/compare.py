@@ -55,6 +55,7 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
         _print_table(comparison)
         if comparison.ladder:
             _print_ladder(comparison.ladder)
+        _print_words([*(delta.words for delta in comparison.deltas), *(group.words for group in comparison.repeats)])
         for ablation in comparison.ablations:
             for line in ablation_lines(ablation):
                 click.echo(printable(line))
@@ -139,6 +140,15 @@ def _print_ladder(steps: Sequence[LadderStep]) -> None:
         error = "–" if step.error_ratio is None else f"{100 * step.error_ratio:.2f} %"
         table.add_row(f"{step.from_stage} → {step.to_stage}", *(f"{size / GIB:.3f}" for size in sizes), error)
     Console(highlight=False, markup=False, file=sys.stdout).print(table)
+
+
+def _print_words(sentences: Sequence[str | None]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, file=sys.stdout)
+    for words in sentences:
+        if words:
+            console.print(printable(words))
 
 
 def _stage(run: ComparedRun) -> str:

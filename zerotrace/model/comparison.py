@@ -2,13 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from zerotrace.model.ablation import Ablation
 from zerotrace.model.memory import LadderStep
 from zerotrace.model.result import Spread
+from zerotrace.model.vocabulary import Owner
+from zerotrace.model.wire import CollectiveKind
 
-COMPARISON_VERSION = "1.0"
+COMPARISON_VERSION = "1.1"
+
+
+class Cause(str, Enum):
+    """What a step spends time on; each instant has one cause."""
+
+    COMPUTE = "compute"
+    EXPOSED_TRANSFER = "exposed_transfer"
+    EXPOSED_WAIT = "exposed_wait"
+    EXPOSED = "exposed"
+    """Exposed communication of which transfer and wait are not told apart."""
+    COPY = "copy"
+    HOST_BOUND = "host_bound"
+    """Idle until the host had launched the next row."""
+    STALLED = "stalled"
+    """Idle after that."""
+    TAIL = "tail"
+    """Idle after the last row."""
+    UNLINKED = "unlinked"
+    """Idle before rows whose launch is not in the trace."""
+    IDLE = "idle"
+    """Idle time whose reasons are not told apart."""
+
+
+class Quantity(str, Enum):
+    """A figure that runs are held against each other by."""
+
+    STEP = "step_ns"
+    RESIDENT = "resident_bytes"
+    PEAK = "peak_bytes"
+    SENT = "sent_bytes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausePart:
+    """The part of a step that one cause takes."""
+
+    cause: Cause
+    profiled_ns: float
+    """In the profiled step: mean over steps, then over ranks."""
+    step_ns: float
+    """In the unprofiled step: ``profiled × scale``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCauses:
+    """The unprofiled step by cause: the parts of the profiled step, scaled so that they add up to it."""
+
+    span_ns: float
+    """The profiled step: Σ profiled parts."""
+    parts: tuple[CausePart, ...]
+    """In the order of :class:`Cause`, those that take time. Σ step_ns is the unprofiled step."""
+    overlapped_ns: float
+    """Of compute, what hides communication; in the profiled step."""
+    device_scale: float
+    """What compute, transfer and copies are scaled by: 1, since a profiler slows the host and not the device. Where
+    these alone take longer than the unprofiled step, and in host mode, it is ``host_scale``."""
+    host_scale: float
+    """What waiting and idle time are scaled by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnerBytes:
+    """What one owner holds."""
+
+    owner: Owner
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldMemory:
+    """The memory of a rank at one instant, by owner, beside theory."""
+
+    owners: tuple[OwnerBytes, ...] = ()
+    """Measured in the memory window, on the rank that holds most, most bytes first; empty where owners are unknown."""
+    owners_bytes: int | None = None
+    """Σ of the owners. The gauge of the timed window may differ by some tensors of a step."""
+    paper_bytes: float | None = None
+    """Model states in theory; ``None`` at the peak, which theory does not tell."""
+    deepspeed_bytes: int | None = None
+    """DeepSpeed's ledger; ``None`` without DeepSpeed, and at the peak where activations are unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindTraffic:
+    """What a rank sends in a step by collectives of one kind."""
+
+    kind: CollectiveKind
+    num_calls: float
+    sent_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentBytes:
+    """Bytes on the wire, a rank and step."""
+
+    kinds: tuple[KindTraffic, ...]
+    """Most bytes first."""
+    sent_bytes: float
+    theory_bytes: float | None
+    ratio: float | None
+    """In units of 2Ψ (N−1)/N bytes."""
+    theory_ratio: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +163,80 @@ class ComparedRun:
     """``step − baseline's step``; ``None`` without a baseline of the same work, and for the baseline itself."""
     differences: tuple[str, ...] = ()
     """What makes its step another work than that of the first run."""
+    label: str
+    """A short name, unlike those of the others: ``stage 3``, ``single``, else the name."""
+    step_error_ns: float | None = None
+    """Standard error of ``step_ns``, by how its timed steps vary; ``None`` with fewer than four."""
+    causes: StepCauses | None = None
+    no_causes: str | None = None
+    """Why ``causes`` is ``None``, in a few words."""
+    resident: HeldMemory = HeldMemory()
+    peak: HeldMemory = HeldMemory()
+    sent: SentBytes | None = None
+    """``None`` where the run is not analysed, or no step was seen whole."""
+    overlap_ratio: float | None = None
+    """Σ overlapped / Σ communication over ranks and profiled steps."""
+    hidden_ratio: float | None = None
+    """Σ hidden / Σ gather of stage 3's parameter gathers; ``None`` where there are none."""
+    hidden_transfer_ratio: float | None = None
+    """The same over transfer alone, waiting left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Something about how runs were made in which they differ."""
+
+    section: str
+    """``run``, ``DeepSpeed configuration``, ``versions`` or ``environment``."""
+    key: str
+    """With dots for sections of the configuration."""
+    values: tuple[str | None, ...]
+    """Of each run, as JSON; ``None`` where it is not set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """Runs of one configuration, one or several: how far their figures spread is noise."""
+
+    label: str
+    runs: tuple[int, ...]
+    """Places in :attr:`Comparison.runs`, rising."""
+    stage: int | None
+    figures: Mapping[Quantity, Spread]
+    """The spread of each known figure over the runs; that of one run has no width."""
+    words: str | None = None
+    """What repeats spread over, in one sentence; ``None`` for one run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The difference in one figure between two configurations, of medians over their repeats."""
+
+    quantity: Quantity
+    before: float
+    after: float
+    difference: float
+    """``after − before``."""
+    noise: float | None
+    """What the figure varies by all by itself: the widest spread of repeats, and for the step time no less than twice
+    the standard error of the difference. ``None`` where there is neither."""
+    equal: bool
+    """Whether the difference is within the noise; without any noise, whether it is zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delta:
+    """What going from one configuration to another costs and saves."""
+
+    before: int
+    """Place in :attr:`Comparison.repeats`."""
+    after: int
+    is_rung: bool
+    """Whether it is a step of the ladder of stages."""
+    changes: tuple[Change, ...]
+    """Of the figures that both know."""
+    words: str
+    """The same in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,5 +252,11 @@ class Comparison:
     """What a part of the engine is worth, for every pair of runs that differ in that part alone."""
     ladder: tuple[LadderStep, ...] = ()
     """What each ZeRO stage saves of memory over the one below it, of the first run's model on as many ranks."""
+    settings: tuple[Setting, ...] = ()
+    """In what the runs differ, by section; empty where all were made in one way."""
+    repeats: tuple[Repeats, ...] = ()
+    """The runs by configuration."""
+    deltas: tuple[Delta, ...] = ()
+    """The ladder's rungs, lowest first; then every other configuration beside the one that it is a variant of."""
     notes: tuple[str, ...] = ()
     """What a reader of the figures should know, one sentence each."""

@@ -6,10 +6,18 @@ from collections.abc import Iterable, Sequence
 
 from zerotrace.analysis.ablation import find_ablations
 from zerotrace.analysis.captured import CapturedRun
+from zerotrace.analysis.compare.causes import step_causes
+from zerotrace.analysis.compare.deltas import find_deltas
+from zerotrace.analysis.compare.held import held_memory
+from zerotrace.analysis.compare.labels import label_runs
+from zerotrace.analysis.compare.repeats import find_repeats
+from zerotrace.analysis.compare.sent import sent_bytes
+from zerotrace.analysis.compare.settings import differing_settings
+from zerotrace.analysis.findings.noise import FEW_STEPS, median_error, slowest_steps
 from zerotrace.analysis.memory.ladder import Rung, ladder, rung
 from zerotrace.analysis.verdict import slowest_step_ns
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
-from zerotrace.model import ComparedRun, Comparison, LadderStep, RunManifest, WindowKind
+from zerotrace.model import Analysis, ComparedRun, Comparison, LadderStep, RunManifest, WindowKind
 from zerotrace.units import NS_PER_S
 from zerotrace.version import VERSION
 
@@ -27,13 +35,20 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
     alone = [run for run in runs if run.manifest.world_size == 1]
     baseline = next((run for run in alone if run.manifest.engine == "single"), alone[0] if alone else None)
     first = work_of(runs[0].manifest)
-    compared = tuple(_compare(run, baseline, differences(work_of(run.manifest), first)) for run in runs)
+    compared = tuple(
+        _compare(run, label, baseline, differences(work_of(run.manifest), first))
+        for run, label in zip(runs, label_runs(runs), strict=True)
+    )
+    repeats = find_repeats(runs, compared)
     return Comparison(
         zerotrace_version=VERSION,
         runs=compared,
         baseline=baseline.name if baseline else None,
         ablations=tuple(find_ablations(runs)),
         ladder=_ladder(runs),
+        settings=differing_settings([run.manifest for run in runs]),
+        repeats=repeats,
+        deltas=find_deltas(repeats, compared),
         notes=(*notes, *_notes(compared)),
     )
 
@@ -64,14 +79,20 @@ def unprofiled_step_ns(manifest: RunManifest) -> float | None:
     return slowest_step_ns(manifest.ranks, WindowKind.TIMED)
 
 
-def _compare(run: CapturedRun, baseline: CapturedRun | None, differs: tuple[str, ...]) -> ComparedRun:
-    manifest, verdict = run.manifest, run.analysis.verdict if run.analysis else None
+def _compare(run: CapturedRun, label: str, baseline: CapturedRun | None, differs: tuple[str, ...]) -> ComparedRun:
+    manifest, analysis = run.manifest, run.analysis
+    verdict, gathers = (analysis.verdict, analysis.gathers) if analysis else (None, None)
+    hidden = gathers.total.totals if gathers and gathers.total else None
     step_ns, tokens = unprofiled_step_ns(manifest), tokens_a_step(manifest)
     exposed = None
     if baseline not in (None, run) and not differences(work_of(manifest), work_of(baseline.manifest)):
         exposed = study_exposed_ns(step_ns, unprofiled_step_ns(baseline.manifest))
+    causes, no_causes = step_causes(analysis, step_ns)
+    resident, peak = held_memory(run)
+    timed = slowest_steps(manifest.ranks, WindowKind.TIMED)
     return ComparedRun(
         name=run.name,
+        label=label,
         engine=manifest.engine,
         stage=manifest.stage,
         world_size=manifest.world_size,
@@ -85,7 +106,22 @@ def _compare(run: CapturedRun, baseline: CapturedRun | None, differs: tuple[str,
         dilation_ratio=verdict.dilation_ratio if verdict else None,
         study_exposed_ns=exposed,
         differences=differs,
+        step_error_ns=median_error(timed) if len(timed) >= FEW_STEPS else None,
+        causes=causes,
+        no_causes=no_causes,
+        resident=resident,
+        peak=peak,
+        sent=sent_bytes(analysis.wire) if analysis else None,
+        overlap_ratio=_overlap_ratio(analysis),
+        hidden_ratio=hidden.hidden_ratio if hidden else None,
+        hidden_transfer_ratio=hidden.hidden_transfer_ratio if hidden else None,
     )
+
+
+def _overlap_ratio(analysis: Analysis | None) -> float | None:
+    """Σ overlapped / Σ comm over ranks' mean steps; ``None`` where there is no communication."""
+    comm = sum(rank.comm_ns for rank in analysis.ranks) if analysis else 0.0
+    return sum(rank.overlapped_ns for rank in analysis.ranks) / comm if analysis and comm else None
 
 
 def _notes(runs: Sequence[ComparedRun]) -> Iterable[str]:

@@ -1,0 +1,172 @@
+"""What going from one configuration to another costs and saves: each rung of the ladder, and variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from zerotrace.analysis.ablation import CERTAIN
+from zerotrace.model import Change, ComparedRun, Delta, Quantity, Repeats
+from zerotrace.units import format_bytes, format_ns, format_traffic
+
+
+def find_deltas(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> tuple[Delta, ...]:
+    """The rungs of the ladder, lowest first; then each other configuration beside the one that it is a variant of.
+
+    The ladder is that of the first configuration with a stage, of as many ranks and the same work. A variant is held
+    against the first configuration of its stage. Without a ladder, each is held against the first of all. What does
+    other work than the first run is held against nothing.
+
+    Args:
+        repeats: the configurations.
+        runs: the figures of all runs.
+    """
+    alike = [place for place, group in enumerate(repeats) if not runs[group.runs[0]].differences]
+    rungs = _rungs(alike, repeats, runs)
+    if len(rungs) < 2:
+        return tuple(_delta(alike[0], place, False, repeats, runs) for place in alike[1:])
+    ladder = [_delta(low, high, True, repeats, runs) for low, high in pairwise(rungs)]
+    by_stage = {repeats[place].stage: place for place in reversed(alike)} | {repeats[p].stage: p for p in rungs}
+    variants = [
+        _delta(by_stage[repeats[place].stage], place, False, repeats, runs)
+        for place in alike
+        if repeats[place].stage is not None and by_stage[repeats[place].stage] != place
+    ]
+    return (*ladder, *variants)
+
+
+def _rungs(alike: Sequence[int], repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> list[int]:
+    """The first configuration of each stage, among those of as many ranks as the first with a stage has."""
+    worlds = {place: runs[repeats[place].runs[0]].world_size for place in alike}
+    staged = [place for place in alike if repeats[place].stage is not None]
+    found: dict[int, int] = {}
+    for place in staged:
+        stage = repeats[place].stage
+        if stage is not None and worlds[place] == worlds[staged[0]]:
+            found.setdefault(stage, place)
+    return [found[stage] for stage in sorted(found)]
+
+
+def _delta(before: int, after: int, is_rung: bool, repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> Delta:
+    changes = tuple(_changes(repeats[before], repeats[after], runs))
+    return Delta(
+        before=before,
+        after=after,
+        is_rung=is_rung,
+        changes=changes,
+        words=delta_words(repeats[before].label, repeats[after].label, changes),
+    )
+
+
+def _changes(before: Repeats, after: Repeats, runs: Sequence[ComparedRun]) -> Iterator[Change]:
+    for quantity in Quantity:
+        if quantity not in before.figures or quantity not in after.figures:
+            continue
+        first, second = before.figures[quantity], after.figures[quantity]
+        difference = second.median - first.median
+        widths = [
+            group.figures[quantity].max - group.figures[quantity].min
+            for group in (before, after)
+            if len(group.runs) > 1
+        ]
+        if quantity is Quantity.STEP:
+            widths += _step_errors(before, after, runs)
+        noise = max(widths, default=None)
+        yield Change(
+            quantity=quantity,
+            before=first.median,
+            after=second.median,
+            difference=difference,
+            noise=noise,
+            equal=abs(difference) <= (noise or 0.0),
+        )
+
+
+def _step_errors(before: Repeats, after: Repeats, runs: Sequence[ComparedRun]) -> list[float]:
+    """Twice the standard error of the difference of two steps, the larger error of each side's repeats counting."""
+    errors = []
+    for group in (before, after):
+        known = [error for place in group.runs if (error := runs[place].step_error_ns) is not None]
+        if not known:
+            return []
+        errors.append(max(known))
+    return [CERTAIN * math.hypot(*errors)]
+
+
+_FORMS: dict[Quantity, Callable[[float | None], str]] = {
+    Quantity.STEP: format_ns,
+    Quantity.RESIDENT: format_bytes,
+    Quantity.PEAK: format_bytes,
+    Quantity.SENT: format_traffic,
+}
+
+_INSTANTS = {Quantity.RESIDENT: "between steps", Quantity.PEAK: "at the peak"}
+
+
+def delta_words(before: str, after: str, changes: Sequence[Change]) -> str:
+    """The changes in one sentence.
+
+    For example ``Stage 3 costs 235 ms more a step than stage 2, holds 954 MiB more between steps and 1.53 GiB more at
+    the peak, and sends 753 MB less.``
+    """
+    by_quantity = {change.quantity: change for change in changes}
+    told = []
+    if step := by_quantity.get(Quantity.STEP):
+        told.append(_step_words(step))
+    told += _memory_words(by_quantity)
+    if sent := by_quantity.get(Quantity.SENT):
+        told.append(_Words("sends as many bytes", "as") if sent.equal else _Words(f"sends {_size(sent)} {_more(sent)}"))
+    if not told:
+        return f"Of {after} and {before} no figure is known on both sides."
+    first = told[0]
+    texts = [f"{first.text} {first.joint} {before}{first.remark}", *(f"{one.text}{one.remark}" for one in told[1:])]
+    listed = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])}, and {texts[-1]}"
+    return f"{'S' + after[1:] if after.startswith('stage ') else after} {listed}."
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A difference in words; what it is held against is named behind the first of a sentence."""
+
+    text: str
+    joint: str = "than"
+    remark: str = ""
+
+
+def _step_words(step: Change) -> _Words:
+    if not step.equal:
+        return _Words(f"{'costs' if step.difference > 0 else 'takes'} {_size(step)} {_more(step)} a step")
+    apart = f": {_size(step)} apart" if step.difference else ""
+    return _Words("takes as long a step", "as", f" (within noise{apart})" if step.noise else "")
+
+
+def _memory_words(changes: dict[Quantity, Change]) -> list[_Words]:
+    """Resident and peak; in one where both go the same way."""
+    known = [changes[quantity] for quantity in _INSTANTS if quantity in changes]
+    told: list[_Words] = []
+    for _, alike in groupby(known, key=_direction):
+        found = list(alike)
+        whens = [_INSTANTS[change.quantity] for change in found]
+        if found[0].equal:
+            told.append(_Words(f"holds as much {' and '.join(whens)}", "as"))
+        elif found[0].difference < 0:
+            each = [f"{_size(change)} {when}" for change, when in zip(found, whens, strict=True)]
+            told.append(_Words(f"saves {' and '.join(each)}", "beside"))
+        else:
+            each = [f"{_size(change)} more {when}" for change, when in zip(found, whens, strict=True)]
+            told.append(_Words(f"holds {' and '.join(each)}"))
+    return told
+
+
+def _direction(change: Change) -> int:
+    return 0 if change.equal else 1 if change.difference > 0 else -1
+
+
+def _size(change: Change) -> str:
+    return _FORMS[change.quantity](abs(change.difference))
+
+
+def _more(change: Change) -> str:
+    return "more" if change.difference > 0 else "less"
