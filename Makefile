@@ -52,6 +52,7 @@ $(READY): requirements.lock pyproject.toml
 	$(PIP) install -c requirements.lock torch
 	$(PIP) install --no-deps -r requirements.lock
 	$(PIP) install --no-deps -e .
+	@$(BIN)/python -m compileall -q zerotrace # as pip does for all else: the first command need not
 	@touch $@
 
 # The page tests open reports in a real Chromium.

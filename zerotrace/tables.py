@@ -80,7 +80,7 @@ def column_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def ints(table: pa.Table, column: str) -> Int64Array:
-    """An integer column without nulls, shape ``(num_rows,)``."""
+    """An integer column without nulls, shape ``(num_rows,)``; read-only where it lies in one piece."""
     return optional_ints(table, column)[0]
 
 
@@ -88,13 +88,16 @@ def optional_ints(table: pa.Table, column: str) -> tuple[Int64Array, BoolArray]:
     """An integer column: the values (0 where null) and which of them are there.
 
     Returns:
-        ``(values, present)``, both of shape ``(num_rows,)``.
+        ``(values, present)``, both of shape ``(num_rows,)``. The values may be the table's own, and cannot be written.
     """
     parts = [_ints_of(chunk) for chunk in table[column].chunks]
     if not parts:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
-    values, present = (np.concatenate(pieces) for pieces in zip(*parts))
-    return np.where(present, values, 0), present
+    if len(parts) == 1:
+        values, present = parts[0]
+    else:
+        values, present = (np.concatenate(pieces) for pieces in zip(*parts))
+    return values if present.all() else np.where(present, values, 0), present
 
 
 def equals(table: pa.Table, column: str, text: str) -> BoolArray:
@@ -105,12 +108,14 @@ def equals(table: pa.Table, column: str, text: str) -> BoolArray:
 
 def codes_and_names(table: pa.Table, column: str) -> tuple[Int64Array, list[str]]:
     """A dictionary-encoded text column: the code of each row (-1 where null) and the text of each code."""
-    chunks = table[column].unify_dictionaries().chunks
+    chunks = table[column].chunks
     if not chunks:
         return np.empty(0, dtype=np.int64), []
+    if len(chunks) > 1:
+        chunks = table[column].unify_dictionaries().chunks
     parts = [_ints_of(chunk.indices) for chunk in chunks]
-    codes = np.concatenate([np.where(present, values, -1) for values, present in parts])
-    return codes, chunks[0].dictionary.to_pylist()
+    codes = [values if present.all() else np.where(present, values, -1) for values, present in parts]
+    return codes[0] if len(codes) == 1 else np.concatenate(codes), chunks[0].dictionary.to_pylist()
 
 
 def number_pairs(first: Int64Array, second: Int64Array) -> tuple[int, Int64Array]:
@@ -134,4 +139,4 @@ def _ints_of(array: pa.Array) -> tuple[Int64Array, BoolArray]:
         present = np.ones(len(array), dtype=bool)
     else:
         present = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), bitorder="little")[here].astype(bool)
-    return values.astype(np.int64), present
+    return values.astype(np.int64, copy=False), present

@@ -9,7 +9,8 @@ import pytest
 from tests.captures import NUM_PROFILED, NUM_RANKS, CpuCaptures
 from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.model import Level, Mode
-from zerotrace.report import EVENT_COLUMNS, render
+from zerotrace.report.build import render
+from zerotrace.report.rows import EVENT_COLUMNS
 
 pytestmark = pytest.mark.capture
 

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.page.runs import EPOCH, MS, Row, make_run
-from zerotrace.report import render
+from zerotrace.report.build import render
 from zerotrace.schema import EVENTS
 
 pytestmark = [pytest.mark.page, pytest.mark.bench]

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.page.runs import Run
-from zerotrace.report import render
+from zerotrace.report.build import render
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LOCAL_SCHEMES = ("file:", "data:", "blob:", "about:")

@@ -15,8 +15,7 @@ from playwright.sync_api import Page
 from tests.page.conftest import OpenReport
 from tests.page.runs import HostileTexts, Row, Run, host_run, hta_report, make_run, manifest, training_run
 from zerotrace.model import Diagnostic, Level, Mode, Spread
-from zerotrace.report import render
-from zerotrace.report.build import plain
+from zerotrace.report.build import plain, render
 from zerotrace.report.method import HtaComparison, command_text, definitions
 from zerotrace.report.theme import DARK, LIGHT, Theme
 from zerotrace.schema import PARTITION

@@ -9,7 +9,7 @@ import pytest
 
 from tests.page.runs import MS, Row, Run, host_run, make_run, manifest, training_run
 from zerotrace.model import Attribution, Diagnostic, Level, Spread
-from zerotrace.report import render
+from zerotrace.report.build import render
 from zerotrace.report.summary import (
     Tile,
     baseline_line,

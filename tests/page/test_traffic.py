@@ -19,8 +19,9 @@ from tests.page.conftest import OpenReport
 from tests.page.runs import HostileTexts, training_run
 from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.model import Analysis, CollectiveKind, Collectives, CollectiveSample, StepArrivals, WireLedger
-from zerotrace.report import EVENT_COLUMNS, render
+from zerotrace.report.build import render
 from zerotrace.report.collectives import MAX_HEAT_RANKS, MAX_TABLE_ROWS, CollectivesSection, collectives_section
+from zerotrace.report.rows import EVENT_COLUMNS
 from zerotrace.report.theme import DARK, LIGHT
 from zerotrace.report.wire import WireSection, wire_section
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy.ma  # noqa: F401 - numpy's set functions import it when first called: once here, not in every worker
+
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
 from zerotrace.errors import TraceError

@@ -82,7 +82,8 @@ def analyze(
 
     renderer: Renderer | None = None
     if report:
-        from zerotrace.report import EVENT_COLUMNS, render
+        from zerotrace.report.build import render
+        from zerotrace.report.rows import EVENT_COLUMNS
 
         renderer = Renderer(render, EVENT_COLUMNS)
     options = AnalyzeOptions(

@@ -27,6 +27,6 @@ def report(folder: Path) -> None:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in analyze
     end_in_order()
-    from zerotrace.report import redraw
+    from zerotrace.report.redraw import redraw
 
     click.echo(f"Report: {shlex.quote(str(redraw(folder)))}")

@@ -23,29 +23,30 @@ _TRACE_EVENTS_KEY = b'"traceEvents"'
 class Args(msgspec.Struct, gc=False, frozen=True):
     """The ``args`` of an event, as the JSON has them. Types are checked where columns are built.
 
-    Ids that nearly every event has are :data:`UNKNOWN_ID` where they are missing, the others ``None``.
+    Ids that nearly every event has are :data:`UNKNOWN_ID` where they are missing, the others ``None``. Fields stand in
+    the order in which Kineto writes them: the decoder looks for a key from the field after its last one on.
     """
 
-    stream: Any = None
-    device: Any = None
-    correlation: Any = UNKNOWN_ID
     external_id: Any = msgspec.field(default=UNKNOWN_ID, name="External id")
-    legacy_external_id: Any = msgspec.field(default=UNKNOWN_ID, name="external id")
-    transfer_bytes: Any = msgspec.field(default=None, name="bytes")
-    collective: Any = msgspec.field(default=None, name="Collective name")
-    group_name: Any = msgspec.field(default=None, name="Process Group Name")
-    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
-    group_size: Any = msgspec.field(default=None, name="Group size")
-    seq: Any = msgspec.field(default=None, name="Seq")
-    dtype: Any = None
-    in_elements: Any = msgspec.field(default=None, name="In msg nelems")
-    out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
-    src_rank: Any = msgspec.field(default=None, name="Src Rank")
-    dst_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    correlation: Any = UNKNOWN_ID
+    device: Any = None
+    stream: Any = None
     grid: Any = None
     block: Any = None
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    in_elements: Any = msgspec.field(default=None, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=None, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    dtype: Any = None
+    group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    seq: Any = msgspec.field(default=None, name="Seq")
+    transfer_bytes: Any = msgspec.field(default=None, name="bytes")
     wait_on_stream: Any = None
     wait_on_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    src_rank: Any = msgspec.field(default=None, name="Src Rank")
+    dst_rank: Any = msgspec.field(default=None, name="Dst Rank")
+    legacy_external_id: Any = msgspec.field(default=UNKNOWN_ID, name="external id")
 
 
 NO_ARGS = Args()
@@ -56,10 +57,10 @@ class Event(msgspec.Struct, gc=False, frozen=True, tag_field="ph", tag="X"):
 
     cat: Any = None
     name: Any = None
-    ts: Any = None
-    dur: Any = None
     pid: Any = None
     tid: Any = None
+    ts: Any = None
+    dur: Any = None
     args: Args | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -64,8 +64,12 @@ def event_table(
     """The table of :data:`zerotrace.schema.EVENTS`, sorted as it says (host rows first)."""
     step = steps_at(windows, rows.start_ns)
     is_sync = rows.cats.where(lambda cat: cat == SYNC_CAT)
+    on_device, waits = np.flatnonzero(rows.is_device), np.flatnonzero(is_sync)
+    on_lanes = np.flatnonzero(rows.is_device | is_sync)
     everywhere = np.ones(len(rows), dtype=bool)
-    columns: dict[str, Texts | Ints] = {
+    lanes = _lane_columns(rows, on_lanes)
+    order = _sort_order(rows.start_ns, on_lanes, lanes)
+    dense: dict[str, Texts | Ints] = {
         "event": Ints(rows.position, everywhere),
         "cat": rows.cats,
         "name": rows.names,
@@ -73,21 +77,28 @@ def event_table(
         "start_ns": Ints(rows.start_ns, everywhere),
         "dur_ns": Ints(rows.dur_ns, everywhere),
         "step": Ints(step, step != NO_STEP),
-        **_lane_columns(rows, np.flatnonzero(rows.is_device | is_sync)),
         "pid": Ints.of([event.pid for event in rows.events]),
         "tid": _threads(rows),
         "correlation": Ints.of([args.correlation for args in rows.args]).without(UNKNOWN_ID),
         "external_id": _external_ids(rows),
-        **_sparse_columns(rows, np.flatnonzero(rows.is_device), ("transfer_bytes",)),
-        "launch_shape": _launch_shapes(rows),
-        **_sparse_columns(rows, np.flatnonzero(is_sync), ("wait_on_stream", "wait_on_correlation")),
-        **_collective_columns(len(rows), collectives),
     }
-    order = _sort_order(columns)
+    columns = {name: column.take(order) for name, column in dense.items()}
+    # Columns that few rows have are put straight into their sorted places: the rest of each is never touched.
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    sparse = (
+        (on_lanes, lanes),
+        (on_device, _int_columns(rows, on_device, ("transfer_bytes",))),
+        (on_device, {"launch_shape": _launch_shapes(rows, on_device)}),
+        (waits, _int_columns(rows, waits, ("wait_on_stream", "wait_on_correlation"))),
+        (np.fromiter(collectives, np.int64, len(collectives)), _collective_columns(collectives.values())),
+    )
+    for where, found in sparse:
+        columns.update({name: column.spread(len(rows), place[where]) for name, column in found.items()})
     schema = EVENTS.arrow()
     arrays = []
     for field in schema:
-        column = columns[field.name].take(order)
+        column = columns[field.name]
         arrays.append(column.arrow() if isinstance(column, Texts) else column.arrow(field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -128,29 +139,21 @@ def _by_distinct_name(
     return Texts(codes, [category.value for category in order])
 
 
-def _collective_columns(num_rows: int, collectives: Mapping[int, Args]) -> dict[str, Texts | Ints]:
-    """Columns that are null but for the rows that carry a collective."""
-    rows = np.fromiter(collectives, np.int64, len(collectives))
-    carriers = list(collectives.values())
-    columns: dict[str, Texts | Ints] = {}
-    for field in _COLLECTIVE_TEXTS:
-        columns[field] = Texts.of(list(map(attrgetter(field), carriers))).spread(num_rows, rows)
-    for field in _COLLECTIVE_INTS:
-        columns[field] = Ints.of(list(map(attrgetter(field), carriers))).spread(num_rows, rows)
-    return columns
+def _collective_columns(carriers: Collection[Args]) -> dict[str, Texts | Ints]:
+    """Columns that only the rows have that carry a collective."""
+    texts = {field: Texts.of(list(map(attrgetter(field), carriers))) for field in _COLLECTIVE_TEXTS}
+    ints = {field: Ints.of(list(map(attrgetter(field), carriers))) for field in _COLLECTIVE_INTS}
+    return {**texts, **ints}
 
 
-def _sparse_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -> dict[str, Texts | Ints]:
-    """Integer arguments that only the rows at ``place`` have. Kineto writes -1 where it does not know."""
+def _int_columns(rows: EventRows, place: Int64Array, fields: Sequence[str]) -> dict[str, Ints]:
+    """Integer arguments of the rows at ``place``. Kineto writes -1 where it does not know."""
     carriers = [rows.args[row] for row in place.tolist()]
-    return {
-        field: Ints.of(list(map(attrgetter(field), carriers))).without(-1).spread(len(rows), place) for field in fields
-    }
+    return {field: Ints.of(list(map(attrgetter(field), carriers))).without(-1) for field in fields}
 
 
-def _launch_shapes(rows: EventRows) -> Texts:
-    """Grid and block of the device rows that have them, each shape written once: ``17x1x1/256x1x1``."""
-    place = np.flatnonzero(rows.is_device)
+def _launch_shapes(rows: EventRows, place: Int64Array) -> Texts:
+    """Grid and block of the rows at ``place`` that have them, each shape written once: ``17x1x1/256x1x1``."""
     carriers = [rows.args[row] for row in place.tolist()]
     shapes: list[Any] = [
         (*args.grid, "/", *args.block) if type(args.grid) is list and type(args.block) is list else None
@@ -162,20 +165,20 @@ def _launch_shapes(rows: EventRows) -> Texts:
         shapes = [None if shape is None else tuple(map(str, shape)) for shape in shapes]
         distinct = dict.fromkeys(shapes)
     texts = {shape: None if shape is None else _shape_text(shape) for shape in distinct}
-    return Texts.of([texts[shape] for shape in shapes]).spread(len(rows), place)
+    return Texts.of([texts[shape] for shape in shapes])
 
 
 def _shape_text(shape: tuple[Any, ...]) -> str:
     return "x".join(map(str, shape)).replace("x/x", "/")
 
 
-def _lane_columns(rows: EventRows, place: Int64Array) -> dict[str, Texts | Ints]:
+def _lane_columns(rows: EventRows, place: Int64Array) -> dict[str, Ints]:
     """Device and stream of the rows at ``place``. Old traces name them by pid and ``tid: "stream 7"`` alone."""
     pairs = [(rows.events[row], rows.args[row]) for row in place.tolist()]
     # A process drives one device as a rule; `device_unknown` says where a row was given to device 0 for that reason.
     device = Ints(np.where(_has_device(pairs), _stated_devices(pairs).values, 0), np.ones(len(pairs), dtype=bool))
     stream = Ints.of([_number_in(event.tid) if args.stream is None else args.stream for event, args in pairs])
-    return {"device": device.spread(len(rows), place), "stream": stream.spread(len(rows), place)}
+    return {"device": device, "stream": stream}
 
 
 def _threads(rows: EventRows) -> Ints:
@@ -194,21 +197,20 @@ def _external_ids(rows: EventRows) -> Ints:
     return Ints(values, present)
 
 
-def _sort_order(columns: Mapping[str, Texts | Ints]) -> Int64Array:
-    """Rows by device, stream and start; host rows, which have no device, first."""
-    start, device, stream = (columns[name] for name in ("start_ns", "device", "stream"))
-    assert isinstance(start, Ints)
-    assert isinstance(device, Ints)
-    assert isinstance(stream, Ints)
-    by_start = np.argsort(start.values, kind="stable")
+def _sort_order(start_ns: Int64Array, place: Int64Array, lanes: Mapping[str, Ints]) -> Int64Array:
+    """Rows by device, stream and start; host rows, which have no device, first.
+
+    Args:
+        start_ns: start of every row.
+        place: the rows that have a lane.
+        lanes: device and stream of those.
+    """
+    device, stream = lanes["device"], lanes["stream"]
+    by_start = np.argsort(start_ns, kind="stable")
+    num_lanes, which = number_pairs(device.values, np.where(stream.present, stream.values, -1))
     # Nearly all rows are the host's: only the others need to be told apart by lane, and a few lanes fit in 16 bits.
-    lane = np.zeros(len(by_start), dtype=np.int16)
-    on_device = np.flatnonzero(device.present)
-    streams = np.where(stream.present, stream.values, -1)[on_device]
-    num_lanes, which = number_pairs(device.values[on_device], streams)
-    if num_lanes >= np.iinfo(np.int16).max:
-        return np.lexsort((start.values, stream.values, np.where(device.present, device.values, -1)))
-    lane[on_device] = which + 1
+    lane = np.zeros(start_ns.size, dtype=np.int16 if num_lanes < np.iinfo(np.int16).max else np.int64)
+    lane[place] = which + 1
     return np.asarray(by_start[np.argsort(lane[by_start], kind="stable")], dtype=np.int64)
 
 

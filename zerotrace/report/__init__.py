@@ -1,10 +1,5 @@
 """The report: one HTML file that opens from disk, drawn from an analysis and its events.
 
-Python computes every number; the page's JavaScript draws and selects.
+Python computes every number; the page's JavaScript draws and selects. :mod:`zerotrace.report.build` is the way in; it
+is not imported here, because the terminal uses some of the page's words and none of its machinery.
 """
-
-from zerotrace.report.build import render
-from zerotrace.report.redraw import redraw
-from zerotrace.report.rows import EVENT_COLUMNS
-
-__all__ = ["EVENT_COLUMNS", "redraw", "render"]
