@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
-from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, Comparison, RunManifest
+from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, Check, Comparison, RunManifest
 from zerotrace.model.consistency import contradictions
 from zerotrace.schema import EVENTS, TABLES_VERSION, TableSchema
 from zerotrace.tables import column_array
@@ -187,7 +187,7 @@ def page_bytes(page: str) -> bytes:
     return page.encode("utf-8", "backslashreplace")
 
 
-def to_json(record: Analysis | Comparison) -> bytes:
+def to_json(record: Analysis | Comparison | Check) -> bytes:
     """A record as strict JSON, indented, one line a value."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 

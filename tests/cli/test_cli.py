@@ -60,6 +60,7 @@ def test_the_options_are_a_decision() -> None:
          "--sequence", "--ds-config", "--set", "--out", "--timeout", "--seed", "--json", "--script", "--keep-running",
          "args", "--ablate", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
     )  # fmt: skip
+    assert options["check"] == ["--baseline", "--fail-if", "--json", "--list", "folder"]
     assert options["report"] == ["folder"]
     assert options["doctor"] == ["--json", "--out"]
     assert options["compare"] == ["--csv", "--json", "folders"]
@@ -67,7 +68,7 @@ def test_the_options_are_a_decision() -> None:
         ["--params", "--model", "--shapes", "--world", "--stage", "--ds-config", "--set", "--gpu", "--micro-batch",
          "--sequence", "--activations", "--fit", "--snapshot", "--owners", "--json"]
     )  # fmt: skip
-    assert COMMANDS == ("analyze", "capture", "compare", "doctor", "ledger", "report")
+    assert COMMANDS == ("analyze", "capture", "check", "compare", "doctor", "ledger", "report")
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

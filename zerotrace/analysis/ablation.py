@@ -86,7 +86,7 @@ def _exposed(
     found = [_means_of_steps(run, figure) for run in (first, second)]
     if not all(found):
         return None
-    errors = [_mean_error(steps) if len(steps) >= FEW_STEPS else None for steps in found]
+    errors = [mean_error(steps) if len(steps) >= FEW_STEPS else None for steps in found]
     return _figure(fmean(found[0]), fmean(found[1]), errors)
 
 
@@ -103,7 +103,8 @@ def _means_of_steps(run: CapturedRun, figure: Callable[[StepPartition], int | No
     return [fmean(found) for found in values] if complete and values else []
 
 
-def _mean_error(values: Sequence[float]) -> float:
+def mean_error(values: Sequence[float]) -> float:
+    """The standard error of the mean of at least two values."""
     mean = fmean(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from zerotrace.model.ablation import AblatedFigure, Ablation
 from zerotrace.model.blocking import BlockingCheck, BlockingEvidence
+from zerotrace.model.check import CHECK_VERSION, Check, CheckedCondition, ComparedFigure, Judgement, Unit
 from zerotrace.model.clock import ClockReport, HostClock
 from zerotrace.model.collectives import CollectiveFigures, Collectives, CollectiveSample, StepArrivals
 from zerotrace.model.comparison import (
@@ -58,6 +59,7 @@ from zerotrace.model.wire import CollectiveKind, Origin, WireCause, WireKey, Wir
 
 __all__ = [
     "ANALYSIS_VERSION",
+    "CHECK_VERSION",
     "COMPARISON_VERSION",
     "MANIFEST_VERSION",
     "OWNER_MEANINGS",
@@ -72,11 +74,14 @@ __all__ = [
     "Cause",
     "CausePart",
     "Change",
+    "Check",
+    "CheckedCondition",
     "ClockReport",
     "CollectiveFigures",
     "CollectiveKind",
     "CollectiveSample",
     "Collectives",
+    "ComparedFigure",
     "ComparedRun",
     "Comparison",
     "DeepSpeedLedger",
@@ -95,6 +100,7 @@ __all__ = [
     "HtaKernelType",
     "HtaOverlap",
     "HtaReport",
+    "Judgement",
     "KernelTax",
     "KernelTime",
     "KindTraffic",
@@ -143,6 +149,7 @@ __all__ = [
     "Stragglers",
     "TaxVerdict",
     "TraceSource",
+    "Unit",
     "Verdict",
     "WindowKind",
     "WindowRecord",

@@ -40,7 +40,12 @@ def step_noise_ns(analysis: Analysis) -> float:
 
 def median_error(steps: Sequence[int]) -> float:
     """The standard error of the median of step times, by their median absolute deviation."""
-    return 1.2533 * 1.4826 * _mad(steps) / math.sqrt(len(steps))
+    return 1.2533 * deviation(steps) / math.sqrt(len(steps))
+
+
+def deviation(steps: Sequence[int]) -> float:
+    """The standard deviation of step times, robust against single slow ones: ``1.4826 × MAD``."""
+    return 1.4826 * _mad(steps)
 
 
 def slowest_steps(ranks: Sequence[RankRecord], kind: WindowKind) -> tuple[int, ...]:
