@@ -1,20 +1,8 @@
 // Reading what Python wrote (payload.py has the layout). Times are nanoseconds from the start of the run:
 // below 2^53, so that a double holds each of them exactly.
 
-const page = JSON.parse(document.getElementById("page-data").textContent);
 const ESCAPE = 0xffffffff;
 const COMM = page.categories.indexOf("comm");
-
-/** The bytes of a data block: base64 of gzip. The text is dropped afterwards; it is the largest thing on the page. */
-async function inflate(id) {
-  const element = document.getElementById(id);
-  const binary = atob(element.textContent);
-  element.remove();
-  const packed = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 
 /** Joins the byte planes of one column. */
 function readColumn(bytes, { offset, width, count }) {

@@ -4,16 +4,10 @@ const UNIT_PX = 5;
 const MARGIN = { l: 150, r: 12, t: 28, b: 4 };
 /** Room for the names on a telephone, where a rank has one device: the chart then needs no scrolling sideways. */
 const NARROW = { below: 560, l: 124, r: 6 };
-const MIN_WIDTH = 260;
 const PALEST = 0.16;
 const INSET_UNITS = 0.6;
 const MIN_NAME_PX = 52;
 const CHARACTER_PX = 6.1;
-
-function mixed(from, to, share) {
-  const channel = (colour, i) => parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16);
-  return `rgb(${[0, 1, 2].map((i) => Math.round(channel(from, i) + (channel(to, i) - channel(from, i)) * share)).join(",")})`;
-}
 
 /** One heat map for all roles: role k takes the values k (barely busy) to k + 1 (busy all of the time). */
 function heatTrace(picture, colours) {

@@ -12,12 +12,6 @@ function rowsWhere(group, test) {
   return found.slice(0, length);
 }
 
-/** A value that is computed when first asked for. */
-function lazily(compute) {
-  let value;
-  return () => (value ??= compute());
-}
-
 /** The lanes of one group. */
 class LaneSet {
   constructor(group) {

@@ -1,47 +1,10 @@
-// Puts the page to work: theme, dialogs, figures when they come into view, and a small interface for tests and the console.
+// Puts the report to work: bars, timeline, the charts of its sections, and a small interface for tests and the console.
 
-/** Runs `draw` once the element is near the window, or at once if the page is printed first. */
-function whenNear(element, draw) {
-  return new Promise((resolve, reject) => {
-    const start = lazily(() => Promise.resolve(draw()).then(resolve, reject));
-    const observer = new IntersectionObserver(
-      (entries) => entries.some((entry) => entry.isIntersecting) && (observer.disconnect(), start()),
-      { rootMargin: "300px" },
-    );
-    observer.observe(element);
-    window.addEventListener("beforeprint", start);
-  });
-}
-
-function connectTheme(repaint) {
-  const button = document.getElementById("theme-toggle");
-  const say = () => button.setAttribute("aria-pressed", String(themeName() === "dark"));
-  button.addEventListener("click", () => {
-    const next = themeName() === "dark" ? "light" : "dark";
-    document.documentElement.dataset.theme = next;
-    try {
-      localStorage.setItem("zerotrace-theme", next);
-    } catch {
-      // The choice then lasts as long as the page.
-    }
-    say();
-    repaint();
-  });
-  const followSystem = () => document.documentElement.dataset.theme || (say(), repaint());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", followSystem);
-  matchMedia("print").addEventListener("change", repaint);
-  say();
-}
-
-function connectDialogs() {
-  const open = (id) => document.getElementById(id).showModal();
-  for (const button of document.querySelectorAll("[data-dialog]")) button.addEventListener("click", () => open(button.dataset.dialog));
-  for (const dialog of document.querySelectorAll("dialog")) {
-    // A click beside the dialog closes it.
-    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-  }
+function connectKeyChoice() {
   document.addEventListener("keydown", (event) => {
-    if (event.key === "?" && !document.querySelector("dialog[open]") && !event.target.closest?.("input, select, textarea")) open("keys");
+    if (event.key === "?" && !document.querySelector("dialog[open]") && !event.target.closest?.("input, select, textarea")) {
+      document.getElementById("keys").showModal();
+    }
   });
   // Single-letter keys can be switched off: speech input may type letters (WCAG 2.1.4).
   const keys = document.getElementById("global-keys");
@@ -63,53 +26,8 @@ function connectWindows() {
   }
 }
 
-/**
- * Boxes that scroll: those that hide something say so, by a fade where it goes on and, sideways, by a line above. The
- * fade also tells that a table goes on below, where its last row in sight would look cut off.
- */
-function connectScroll() {
-  for (const box of document.querySelectorAll(".scroll")) {
-    const hint = document.createElement("p");
-    hint.className = "scroll-hint";
-    hint.textContent = "Wider than the page: scroll it sideways →";
-    hint.hidden = true;
-    box.before(hint);
-    const look = () => {
-      const right = box.scrollWidth - box.clientWidth;
-      const below = box.scrollHeight - box.clientHeight;
-      hint.hidden = right <= 1;
-      box.classList.toggle("more-left", box.scrollLeft > 1);
-      box.classList.toggle("more-right", right - box.scrollLeft > 1);
-      box.classList.toggle("more-below", below - box.scrollTop > 1);
-    };
-    box.addEventListener("scroll", look, { passive: true });
-    const observer = new ResizeObserver(look);
-    observer.observe(box);
-    for (const child of box.children) observer.observe(child);
-  }
-}
-
-function connectPrint() {
-  let opened = [];
-  window.addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("main details:not([open])")];
-    for (const element of opened) element.open = true;
-  });
-  window.addEventListener("afterprint", () => {
-    for (const element of opened) element.open = false;
-  });
-}
-
 async function startPage() {
-  if (typeof DecompressionStream === "undefined") {
-    const note = document.createElement("p");
-    note.className = "banner";
-    note.textContent = "This browser is too old for the figures (it lacks DecompressionStream); their numbers are in the tables.";
-    document.querySelector("main").prepend(note);
-    // Nothing that would wait for a figure for ever.
-    document.documentElement.classList.remove("scripted");
-    return;
-  }
+  if (isTooOld()) return;
   let timeline = null;
   const bars = document.getElementById("step-bars");
   const barsDrawn = () => bars?.classList.contains("js-plotly-plot");
@@ -126,11 +44,8 @@ async function startPage() {
     if (timeline?.started) timeline.redraw();
     repaintCharts();
   };
-  connectTheme(repaint);
-  connectDialogs();
-  connectTables();
-  connectPrint();
-  connectScroll();
+  connectPage(repaint);
+  connectKeyChoice();
   connectWindows();
 
   const parts = [];

@@ -3,6 +3,13 @@
 const CONFIG = { displaylogo: false, showSendToCloud: false, showEditInChartStudio: false, plotlyServerURL: "", responsive: false };
 const FONT = '-apple-system, BlinkMacSystemFont, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", system-ui, sans-serif';
 
+const MIN_WIDTH = 260;
+
+function mixed(from, to, share) {
+  const channel = (colour, i) => parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16);
+  return `rgb(${[0, 1, 2].map((i) => Math.round(channel(from, i) + (channel(to, i) - channel(from, i)) * share)).join(",")})`;
+}
+
 const startPlotly = lazily(async () => {
   const script = document.createElement("script");
   script.textContent = new TextDecoder().decode(await inflate("plotly-source"));

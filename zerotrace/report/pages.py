@@ -1,0 +1,143 @@
+"""What every page is made of: assets, templates with their filters, the policy that names its scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from zerotrace.report import embed, method, summary
+from zerotrace.report.collectives import kind_name
+from zerotrace.report.gathers import module_name, slack_name
+from zerotrace.report.memory import gap_text, signed_bytes
+from zerotrace.report.theme import DARK, LIGHT
+from zerotrace.report.wire import confirmed_text
+from zerotrace.units import format_bytes, format_count, format_ns, format_traffic
+
+# Only what the page itself carries may load or run.
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+_NUMBER_WITH_UNIT = re.compile(r"((?:× )?\d[\d.,–]*(?: (?:ns|µs|ms|s|%|×|[KMG]?i?B|[KMB])\b| %| ×)|× \d[\d.]*)")
+
+
+def render_page(template: str, scripts: Sequence[str], *, version: str, page_data: Any, **more: Any) -> str:
+    """One self-contained page.
+
+    Args:
+        template: name of the asset, which extends ``shell.html.j2``.
+        scripts: names of assets that are joined to one module: each uses what stands above it.
+        version: the zerotrace that made the figures.
+        page_data: what the scripts draw.
+        more: what the template shows.
+    """
+    plotly, plotly_hash = embed.plotly_script()
+    first_script, main_script = _asset("before_paint.js"), "\n".join(_asset(name) for name in scripts)
+    policy = _POLICY.format(scripts=" ".join((embed.csp_hash(first_script), embed.csp_hash(main_script), plotly_hash)))
+    themes = {"light": plain(LIGHT), "dark": plain(DARK)}
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            version=version,
+            policy=policy,
+            light=LIGHT,
+            dark=DARK,
+            style=_asset("page.css"),
+            first_script=first_script,
+            main_script=main_script,
+            plotly=plotly,
+            page_json=embed.script_json({**page_data, "themes": themes}),
+            summary=summary,
+            method=method,
+            **more,
+        )
+    )
+
+
+def plain(value: Any) -> Any:
+    """A record as strict JSON has it: enums by value, what is not finite as ``None``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)
+
+
+def _asset(name: str) -> str:
+    return (files("zerotrace.report") / "assets" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        ns=format_ns,
+        bytes=format_bytes,
+        percent=summary.format_percent,
+        count=format_count,
+        ms=method.milliseconds,
+        printable=embed.printable,
+        unbroken=_unbroken,
+        foldable=_foldable,
+        role=method.kernel_role,
+        traffic=lambda value: method.signed(format_traffic(value)),
+        figure=_figure,
+        signed=_signed,
+        kind_name=kind_name,
+        module_name=module_name,
+        slack_name=slack_name,
+        confirmed=confirmed_text,
+        gap_text=gap_text,
+        signed_bytes=signed_bytes,
+        printable_lines=lambda text: "\n".join(embed.printable(line) for line in text.split("\n")),
+    )
+    return environment
+
+
+def _figure(value: float | None) -> str:
+    """A number without a unit: ``290``, ``25.24``, ``0.0011``."""
+    if value is None:
+        return summary.UNKNOWN
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _signed(ratio: float) -> str:
+    """A part of a ratio with its sign and four digits: ``−0.9992``."""
+    return method.signed(f"{ratio:+.4f}") if round(ratio, 4) else "0.0000"
+
+
+def _unbroken(text: str) -> Markup:
+    """Text in which a number is not parted from its unit at the end of a line."""
+    parts = _NUMBER_WITH_UNIT.split(embed.printable(text))
+    marked = (Markup("<span class=n>{}</span>").format(part) if index % 2 else part for index, part in enumerate(parts))
+    return Markup("").join(marked)
+
+
+def _foldable(text: str) -> Markup:
+    """The same, but a range may go on a second line after its dash where it does not fit on one."""
+    return Markup("<wbr>").join(_unbroken(part) for part in re.split(r"(?<=\S–)(?=\S)", text))
