@@ -114,7 +114,8 @@ def test_without_overlap_comm_that_is_the_first_knob(run: Run) -> None:
     assert (found.knob or "").startswith(
         "zero_optimization.overlap_comm: true, and zero_optimization.reduce_bucket_size"
     )
-    staged = one(traffic.few_buckets(run(*TWO_BUCKETS, UPDATE, told=run_manifest(3))))
+    scattered = [("_reduce_scatter_base", *rest) for _, *rest in TWO_BUCKETS]
+    staged = one(traffic.few_buckets(run(*scattered, told=run_manifest(3))))
     assert (staged.knob or "").startswith("zero_optimization.reduce_bucket_size"), "on by default at stage 3"
 
 

@@ -446,3 +446,14 @@ def test_a_snapshot_of_two_devices_is_two_measurements(tmp_path: Path) -> None:
     snapshots, _ = read_snapshot(path)
     assert [(s.device, s.allocated_bytes) for s in snapshots] == [(1, 3 * MIB), (0, MIB)]
     assert by_owner(measure(snapshots[0]).memory.resident) == {Owner.OTHER: 3 * MIB}
+
+
+def test_blocks_that_nobody_names_are_not_held_against_the_ledgers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for rank in range(2):
+        (run / f"rank_{rank}.owners.json").unlink()
+    memory = report_of(analyze([run], options=PLAIN)[0])
+    assert [by_owner(m.resident) for m in memory.ranks] == [{Owner.OTHER: 4 * MIB}] * 2
+    assert (memory.resident, memory.peak) == (None, None)
+    assert memory.deepspeed is not None
+    assert "no owners file names it" in (memory.reason or "")

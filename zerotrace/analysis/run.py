@@ -28,7 +28,7 @@ from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.stragglers import find_stragglers
 from zerotrace.analysis.verdict import judge, summarise_rank
-from zerotrace.analysis.wire import LedgerRequest, wire_ledger, wire_table
+from zerotrace.analysis.wire import LedgerRequest, stage_contradiction, wire_ledger, wire_table
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, find_candidates, name_run
 from zerotrace.ingest.logs import find_logs, log_notes
@@ -166,7 +166,11 @@ def analyze(
         unread = [path for path in (*logs, *beside) if path not in measured.digests]
         contents = name_inputs(request, {**digests, **measured.digests, **{path: digest_file(path) for path in unread}})
         notes = [*skipped, *(note for path in logs for note in log_notes(path))]
-        gathers = run_gathers(readings, meeting, told)
+        doubt = _stage_contradiction(readings, told)
+        if doubt is not None:
+            told = replace(told, contradiction=doubt.message.partition(":")[0])
+            notes.append(doubt)
+        gathers = run_gathers(readings, meeting, told.believed)
         analysis = _assemble(request, contents, readings, notes, meeting, told, options.attribution)
         analysis = with_gathers(analysis, gathers)
         analysis = _with_memory(analysis, measured, readings, told)
@@ -189,7 +193,8 @@ def analyze(
             write_table(folder, HTA_OVERLAP, analysis.hta.overlap)
             write_table(folder, HTA_IDLE, analysis.hta.idle)
             write_table(folder, HTA_KERNELS, analysis.hta.kernel_types)
-        analysis = replace(analysis, findings=find(analysis))
+        # A configuration that is not the trace's would turn knobs of another run.
+        analysis = replace(analysis, findings=find(replace(analysis, manifest=told.believed.manifest)))
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
         outputs = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         outputs |= {REPORT_FILE} if render is not None else set()
@@ -290,6 +295,12 @@ def _wire(readings: Sequence[RankReading], steps: Set[tuple[int, int]], told: Le
     return wire_ledger([reading.analysis.traffic for reading in readings], labels, steps, told)
 
 
+def _stage_contradiction(readings: Sequence[RankReading], told: LedgerRequest) -> Diagnostic | None:
+    labels = {reading.source.rank: reading.analysis.labels for reading in readings}
+    steps = {(part.rank, part.step) for reading in readings for part in reading.analysis.partition if part.known}
+    return stage_contradiction([reading.analysis.traffic for reading in readings], labels, steps, told)
+
+
 def _measure(
     run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], jobs: int | None
 ) -> MeasuredRanks:
@@ -303,8 +314,10 @@ def _with_memory(
 ) -> Analysis:
     profiled = [entry for reading in readings for entry in reading.profiled]
     world_size = next((reading.source.world_size for reading in readings if reading.source.world_size), None)
-    theory = theory_alone(told.stage, told.num_params, world_size)
-    memory, reason = memory_report(told.manifest, measured.ranks, profiled, measured.curve, theory)
+    theory = theory_alone(told.believed.stage, told.believed.num_params, world_size)
+    memory, reason = memory_report(
+        told.manifest, measured.ranks, profiled, measured.curve, theory, contradiction=told.contradiction
+    )
     diagnostics = (*analysis.diagnostics, *measured.diagnostics)
     return replace(analysis, memory=memory, memory_reason=reason, diagnostics=diagnostics)
 

@@ -20,6 +20,7 @@ from zerotrace.model import (
     DeepSpeedLedger,
     MemoryCurve,
     MemoryReport,
+    Owner,
     PaperLedger,
     ProfiledMemory,
     RankMemory,
@@ -34,6 +35,7 @@ def memory_report(
     profiled: Sequence[ProfiledMemory] = (),
     curve: MemoryCurve | None = None,
     paper: PaperLedger | None = None,
+    contradiction: str | None = None,
 ) -> tuple[MemoryReport | None, str | None]:
     """Puts the memory ledger of a run together.
 
@@ -43,6 +45,7 @@ def memory_report(
         profiled: what the traces themselves tell.
         curve: the memory window of the rank that comes highest.
         paper: for traces without a manifest, where stage, Ψ and world size are known all the same.
+        contradiction: why the manifest's stage cannot be the trace's; then no ledger is drawn up.
 
     Returns:
         The report; or ``None`` and the reason.
@@ -51,9 +54,9 @@ def memory_report(
         if not profiled and paper is None:
             return None, "the traces have no manifest, which would name snapshots and hold the gauges"
         return MemoryReport(paper=paper, profiled=tuple(profiled), reason=_NO_MANIFEST), None
-    theory = _paper(manifest)
-    held, refused = _deepspeed(manifest)
-    with_owners = [memory for memory in ranks if memory.resident]
+    theory = _paper(manifest) if contradiction is None else None
+    held, refused = _deepspeed(manifest) if contradiction is None else (None, f"no ledger, since {contradiction}")
+    with_owners = [memory for memory in ranks if memory.resident and _is_named(memory)]
     resident = peak = None
     if held is not None and theory is not None and with_owners:
         resident = _resident(with_owners, held, theory)
@@ -67,11 +70,29 @@ def memory_report(
             peak=peak,
             curve=curve,
             profiled=tuple(profiled),
-            reason=refused or _why_not_by_owner(manifest, ranks),
+            reason=refused or _why_not_by_owner(manifest, ranks) or _why_not_named(ranks, with_owners),
         ),
         None,
     )
 
+
+def _is_named(memory: RankMemory) -> bool:
+    """Whether blocks have owners to be held against a ledger: without an owners file, stacks may tell few."""
+    unnamed = by_owner(memory.resident).get(Owner.OTHER, 0)
+    return memory.owners_file is not None or unnamed <= _MAX_UNNAMED * (memory.resident_bytes or 0)
+
+
+def _why_not_named(ranks: Sequence[RankMemory], named: Sequence[RankMemory]) -> str | None:
+    if named or not any(memory.resident for memory in ranks):
+        return None
+    return (
+        "most of what is resident was allocated before the history began, and no owners file names it: it is not held "
+        "against the ledgers"
+    )
+
+
+#: Without an owners file, what stacks leave without a name may be this part of what is resident.
+_MAX_UNNAMED = 0.1
 
 _NO_MANIFEST = "the traces have no manifest, so that there is no snapshot to tell owners by"
 

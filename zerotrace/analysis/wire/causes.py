@@ -271,8 +271,10 @@ def _persisted(facts: Facts) -> Iterator[WireCause]:
 
 
 def _persisted_elements(facts: Facts) -> float:
+    """Elements that are refreshed after the step; none where they cannot all be persisted parameters of this model."""
     refreshed = facts.labels.refreshed
-    return facts.elements(WireRole.UPDATED) if refreshed is None else refreshed
+    elements = facts.elements(WireRole.UPDATED) if refreshed is None else refreshed
+    return elements if elements <= (1 + MAX_PADDING_RATIO) * facts.num_params else 0.0
 
 
 def _control(facts: Facts) -> Iterator[WireCause]:

@@ -34,6 +34,13 @@ class LedgerRequest:
     """The stage, where there is no manifest to say it."""
     num_params: int | None = None
     """Ψ, likewise."""
+    contradiction: str | None = None
+    """Why what is told of the stage cannot be, where the trace shows another one."""
+
+    @property
+    def believed(self) -> LedgerRequest:
+        """What is left where the trace contradicts it: nothing."""
+        return self if self.contradiction is None else LedgerRequest(contradiction=self.contradiction)
 
 
 def wire_ledger(
@@ -58,7 +65,7 @@ def wire_ledger(
     mean = mean_traffic(traffic, steps)
     told = label_means(labels, steps)
     group_size = _group_size(mean, request)
-    stages, stage_origin = _stages(mean, request)
+    stages, stage_origin = _stages(mean, request) if request.contradiction is None else ((), None)
     num_params, params_origin = _params(mean, told, stages, request)
     silent = next((t.reason for t in mean if t.sent_bytes is None), None)
     sent = None if silent else sum(t.sent_bytes or 0.0 for t in mean)
@@ -76,7 +83,7 @@ def wire_ledger(
         ratio=None,
         theory_ratio=THEORY[stages[0]] if stages else None,
     )
-    reason = silent or _why_no_ratio(ledger, steps)
+    reason = request.contradiction or silent or _why_no_ratio(ledger, steps)
     return replace(ledger, reason=reason) if reason else _with_gap(ledger, told, request.manifest)
 
 
