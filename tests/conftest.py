@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.builders import TraceBuilder
@@ -27,3 +29,9 @@ def analyse(tmp_path: Path) -> Analyse:
         return analyze([tmp_path / "run"], options=chosen)[0]
 
     return run
+
+
+@pytest.fixture
+def collectives(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """The table of the run that `analyse` wrote, as rows."""
+    return lambda: pq.read_table(tmp_path / "run" / "analysis" / "collectives.parquet").to_pylist()

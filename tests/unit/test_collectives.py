@@ -5,18 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
 from zerotrace.model import Analysis
-
-
-@pytest.fixture
-def collectives(tmp_path: Path) -> Any:
-    """The table of the run that `analyse` wrote, as rows."""
-    return lambda: pq.read_table(tmp_path / "run" / "analysis" / "collectives.parquet").to_pylist()
 
 
 def pair(*gathers: tuple[tuple[float, float], tuple[float, float]], **args: Any) -> tuple[TraceBuilder, TraceBuilder]:
@@ -137,14 +130,15 @@ def test_one_rank_alone_cannot_tell_waiting(analyse: Analyse, tmp_path: Path) ->
 
 
 def operator(
-    trace: TraceBuilder, number: int, *, kernel: tuple[float, float] | None, copies: tuple[float, ...]
+    trace: TraceBuilder, number: int, *, kernel: tuple[float, float] | None = None, copies: tuple[float, ...]
 ) -> None:
-    """One operator that alone carries the metadata; its kernel and copies have its External id."""
+    """One operator that alone carries the metadata; its kernel, if it has one, and copies have its External id."""
     metadata = {"Collective name": "allgather", "In msg nelems": 1024, "Out msg nelems": 2048, "Group size": 2,
                 "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}  # fmt: skip
     link = {"External id": number}
     trace.host("record_param_comms", 90, 95, **link, **metadata)
-    trace.device("kernel", "ncclDevKernel_AllGather_RING_LL(x)", *kernel, stream=20, **link)
+    if kernel is not None:
+        trace.device("kernel", "ncclDevKernel_AllGather_RING_LL(x)", *kernel, stream=20, **link)
     for start in copies:
         trace.copy(start, start + 10, stream=20, **link)
 
@@ -161,3 +155,19 @@ def test_copies_of_a_collectives_operator_are_part_of_it(analyse: Analyse, colle
     assert parts == [(130_000, 20_000, 110_000), (110_000, 0, 110_000)], "copies are communication that nobody waits in"
     assert analysis.collectives is not None
     assert [(kind.num_calls, kind.size_bytes) for kind in analysis.collectives.kinds] == [(1, 4096)]
+
+
+def test_copies_without_a_kernel_are_one_collective_for_each_operator(analyse: Analyse, collectives: Any) -> None:
+    """Copy engines move the data of a gather in pieces, one for each peer: it lasts from the first to the last."""
+    ranks = [TraceBuilder(rank, 2).step(0, 0, 1000).compute(900, 910) for rank in range(2)]
+    for rank, trace in enumerate(ranks):
+        operator(trace, 7, copies=(100 + 20 * rank, 130, 190))
+        operator(trace, 8, copies=(300, 330))
+    analysis = analyse(*ranks)
+    assert [(row["collective"], row["rank"], row["size_bytes"], row["wait_ns"]) for row in collectives()] == [
+        (0, 0, 4096, 20_000), (1, 0, 4096, 0), (0, 1, 4096, 0), (1, 1, 4096, 0),
+    ]  # fmt: skip
+    assert [row["end_ns"] - row["start_ns"] for row in collectives()] == [100_000, 40_000, 80_000, 40_000]
+    assert analysis.collectives is not None
+    assert [(kind.num_calls, kind.size_bytes) for kind in analysis.collectives.kinds] == [(2, 8192)]
+    assert [part.comm_ns for part in analysis.partition] == [50_000, 50_000], "only the copies themselves take time"

@@ -80,8 +80,8 @@ def _offsets(report: ClockReport) -> Iterator[Diagnostic]:
             code="clock_offset",
             level=Level.WARNING if large else Level.INFO,
             message=f"the clock of {clock.host} ({ranks}) is {_us(abs(clock.offset_ns))} "
-            f"{'ahead of' if clock.offset_ns >= 0 else 'behind'} that of {_named(first.host)}, by the ends of "
-            f"{clock.num_ends} collectives; taken off where ranks are compared. "
+            f"{'ahead of' if clock.offset_ns >= 0 else 'behind'} that of {_named(first.host)}, by "
+            f"{clock.num_ends} ends of collectives; taken off where ranks are compared. "
             f"What is left: {_us(clock.residual_median_ns)} in the median, {_us(clock.residual_worst_ns)} at worst",
             hint="arrival, waiting and skew between these hosts are no better than what is left" if large else None,
         )

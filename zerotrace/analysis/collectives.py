@@ -100,18 +100,32 @@ def comm_rows(events: pa.Table) -> Int64Array:
     """Rows of an event table that stand for a collective each, in the order of their start.
 
     One operator may launch a kernel and copies around it, which all carry its metadata: the kernel alone stands for
-    the collective. The copies are communication too, but no collective of their own.
+    the collective. Where it launches nothing but copies (the copy engines move the data), the first of them does. The
+    other copies are communication too, but no collectives of their own.
     """
+    return _comm_spans(events)[0]
+
+
+def _comm_spans(events: pa.Table) -> tuple[Int64Array, Int64Array]:
+    """The rows of :func:`comm_rows`, and when each collective is over: with the last of its copies."""
+    start = ints(events, "start_ns")
     rows = np.flatnonzero(equals(events, "category", Category.COMM.value))
-    rows = rows[np.argsort(ints(events, "start_ns")[rows], kind="stable")]
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    end = start[rows] + ints(events, "dur_ns")[rows]
     codes, cats = codes_and_names(events, "cat")
     is_copy = np.isin(codes[rows], [code for code, cat in enumerate(cats) if cat in COPY_CATS])
     if not is_copy.any():
-        return rows
+        return rows, end
     external_id, known = optional_ints(events, "external_id")
-    led = is_copy & known[rows] & np.isin(external_id[rows], external_id[rows[~is_copy & known[rows]]])
-    chosen: Int64Array = rows[~led]
-    return chosen
+    operator, known = external_id[rows], known[rows]
+    led = is_copy & known & np.isin(operator, operator[~is_copy & known])
+    copies = np.flatnonzero(is_copy & known & ~led)
+    _, first, which = np.unique(operator[copies], return_index=True, return_inverse=True)
+    np.maximum.at(end, copies[first][which.ravel()], end[copies])
+    stands = ~led
+    stands[copies] = False
+    stands[copies[first]] = True
+    return rows[stands], end[stands]
 
 
 def collective_rows(
@@ -126,7 +140,7 @@ def collective_rows(
         launches: launches of ``events``.
         labels: labels of ``events``.
     """
-    rows = comm_rows(events)
+    rows, end = _comm_spans(events)
     start = ints(events, "start_ns")[rows]
     told = tell(events, rows, launches, labels)
     return CollectiveRows(
@@ -135,7 +149,7 @@ def collective_rows(
         event=ints(events, "event")[rows],
         step=steps_at(tuple(windows), launches.start[rows]),
         start=start,
-        end=start + ints(events, "dur_ns")[rows],
+        end=end,
         name=_texts(events, "collective", rows).or_else(_texts(events, "name", rows).map(_kind_of)),
         group=_groups(_texts(events, "group_ranks", rows), _texts(events, "group_name", rows)),
         dtype=_texts(events, "dtype", rows),

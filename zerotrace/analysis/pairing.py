@@ -184,14 +184,17 @@ def run_together(rows: Candidates, row: Int64Array, which: Int64Array, count: in
 def _contradicted(
     rows: Candidates, left: Int64Array, paired: Int64Array, which: Int64Array, count: int, slack_ns: int
 ) -> BoolArray:
-    """Keys of which some row ends far nearer to another one of its rank's that looks the same."""
+    """Keys of which a row and that of the lowest rank end far apart, and one of them beside the other's neighbour."""
     before, behind = _neighbours(rows, left)
     row = left[paired]
     order = np.lexsort((rows.rank[row], which))
-    lowest = order[is_first(which[order])]  # of each key, in their order, the row of the lowest rank
-    reference = rows.end[row[lowest]][which]
-    distance = np.abs(rows.end[row] - reference)
-    other = np.minimum(np.abs(before[paired] - reference), np.abs(behind[paired] - reference))
+    lowest = order[is_first(which[order])][which]  # of each row's key, the row of the lowest rank
+    end, reference = rows.end[row], rows.end[row[lowest]]
+    distance = np.abs(end - reference)
+    other = np.full(row.size, np.iinfo(np.int64).max)
+    for neighbour in (before[paired], behind[paired]):
+        np.minimum(other, np.abs(neighbour - reference), out=other)
+        np.minimum(other, np.abs(neighbour[lowest] - end), out=other)
     bad = (distance > slack_ns) & (other < distance // _NEARER) & ~rows.host[row] & rows.ends_together[row]
     wrong = np.zeros(count, dtype=bool)
     wrong[which[bad]] = True

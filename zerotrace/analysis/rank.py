@@ -47,8 +47,10 @@ class RankAnalysis:
     first_ns: int
     """Start of the first event of the trace: from when on the profiler recorded."""
     partition: tuple[StepPartition, ...]
+    comm: Mapping[int | None, Intervals]
+    """Communication of each device, over all steps."""
     exposed: Mapping[int | None, Intervals]
-    """Exposed communication of each device, over all steps: what is split once the peers are known."""
+    """The part of it that is exposed: what is split once the peers are known."""
     outside_steps_ns: Mapping[int | None, int]
     """Busy time of each device that lies in no step window."""
     collectives: CollectiveRows
@@ -93,6 +95,7 @@ def analyse_rank(
         partition = launched if attribution is Attribution.LAUNCH else clipped
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
         diagnostics += _unlinked_rows(file, int((on_device(events) & ~launches.linked).sum()))
+    exposed = {time.device: time.exposed for time in times}
     rows = collective_rows(rank, events, windows, launches, labels)
     view = RankView(
         events=events,
@@ -107,10 +110,11 @@ def analyse_rank(
         rank=rank,
         first_ns=int(ints(events, "start_ns").min()),
         partition=partition,
-        exposed={time.device: time.exposed for time in times},
+        comm={time.device: time.comm for time in times},
+        exposed=exposed,
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
         collectives=rows,
-        exposed_rows_ns=exposed_part(rows, {time.device: time.exposed for time in times}),
+        exposed_rows_ns=exposed_part(rows, exposed),
         own=own_times(rows, events, times, causes, windows, launches),
         taxes=device_taxes(rank, events, times, windows),
         evidence=tuple(

@@ -44,7 +44,8 @@ class CompleteGathers:
 
 def complete_gathers(
     rank: int, own: RankGathers, rows: CollectiveRows, wait: Int64Array | None,
-    exposed: Mapping[int | None, Intervals], cold: Mapping[tuple[int, int], bool | None],
+    comm: Mapping[int | None, Intervals], exposed: Mapping[int | None, Intervals],
+    cold: Mapping[tuple[int, int], bool | None],
 ) -> CompleteGathers:  # fmt: skip
     """A rank's gathers, split into transfer and waiting, with the cold ones marked.
 
@@ -54,10 +55,11 @@ def complete_gathers(
         rows: its rows of communication.
         wait: how long each of them waited for the last member, absent where it found no partner; ``None`` where there
             is one rank.
-        exposed: exposed communication of each device.
+        comm: communication of each device.
+        exposed: the part of it with no compute beside it.
         cold: whether a rank's step is cold, see :mod:`zerotrace.analysis.gathers.cold`.
     """
-    transfer, hidden = _transfer(own, rows, wait, exposed)
+    transfer, hidden = _transfer(own, rows, wait, comm, exposed)
     kind, blocking = own.found.kind, own.times.blocking
     late = np.where((kind == ABSENT) | (blocking == ABSENT), ABSENT, (kind == _PREFETCH) & (blocking > 0))
     of_step = {step: cold.get((rank, step), False) for step in np.unique(own.step).tolist()}
@@ -66,8 +68,9 @@ def complete_gathers(
 
 
 def _transfer(
-    own: RankGathers, rows: CollectiveRows, wait: Int64Array | None, exposed: Mapping[int | None, Intervals]
-) -> tuple[Int64Array, Int64Array]:
+    own: RankGathers, rows: CollectiveRows, wait: Int64Array | None, comm: Mapping[int | None, Intervals],
+    exposed: Mapping[int | None, Intervals],
+) -> tuple[Int64Array, Int64Array]:  # fmt: skip
     count = len(own)
     unknown = np.full(count, ABSENT, dtype=np.int64)
     if wait is None:
@@ -78,7 +81,7 @@ def _transfer(
     for device, bare in exposed.items():
         here = rows.device[mine] == (ABSENT if device is None else device)
         pieces = Pieces.of_rows(own.of_row[mine][here], arrived[here], rows.end[mine][here])
-        whole = pieces.sums(count)
+        whole = pieces.sums(count, comm[device])
         transfer += whole
         hidden += whole - pieces.sums(count, bare)
     known = own.times.num_collectives > 0

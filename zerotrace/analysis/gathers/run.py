@@ -59,6 +59,7 @@ def run_gathers(readings: Sequence[RankReading], meeting: Meeting | None, told: 
             own[reading.source.rank],
             reading.analysis.collectives,
             None if meeting is None else meeting.arrivals.wait[meeting.of_rank(reading.source.rank)],
+            reading.analysis.comm,
             reading.analysis.exposed,
             cold,
         )

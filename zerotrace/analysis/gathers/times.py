@@ -47,11 +47,9 @@ class Pieces:
         covered = np.where(before >= 0, moments[np.maximum(before, 0)], start)
         return cls(gather, np.minimum(np.maximum(start, covered), end), end)
 
-    def sums(self, count: int, within: Intervals | None = None) -> Int64Array:
-        """Time of each gather, or the part of it within a set; shape ``(count,)``."""
-        lengths = self.end - self.start
-        if within is not None:
-            lengths = within.length_before(self.end) - within.length_before(self.start)
+    def sums(self, count: int, within: Intervals) -> Int64Array:
+        """The time of each gather within a set; shape ``(count,)``."""
+        lengths = within.length_before(self.end) - within.length_before(self.start)
         total = np.zeros(count, dtype=np.int64)
         np.add.at(total, self.gather, lengths)
         return total
@@ -107,8 +105,9 @@ def gather_times(
     for time, why in zip(times, causes):
         here = mine[rows.device[mine] == (ABSENT if time.device is None else time.device)]
         pieces = Pieces.of_rows(of_row[here], rows.start[here], rows.end[here])
-        gather += pieces.sums(count)
-        hidden += pieces.sums(count, time.compute)
+        # A row may have holes: one that stands for several copies of one operator.
+        gather += pieces.sums(count, time.comm)
+        hidden += pieces.sums(count, time.comm & time.compute)
         exposed += pieces.sums(count, time.exposed)
         if why is not None:
             blocking += pieces.sums(count, why.held.queued | why.held.sync)
