@@ -79,6 +79,22 @@ def test_by_launch_a_collective_is_hidden_by_any_compute_of_the_device(analyse: 
     assert [(p.comm_ns, p.overlapped_ns, p.exposed_ns) for p in parts] == [(50_000, 20_000, 30_000), (0, 0, 0)]
 
 
+def test_by_launch_a_step_waits_and_transfers_also_after_its_window(analyse: Analyse) -> None:
+    """Launched in step 0: on rank 0 it runs from 90, on rank 1 from 120, to 140 on both; 10 µs of it are hidden."""
+    traces = []
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(0, 0, 100).step(1, 100, 200).compute(110, 120, launched=105)
+        traces.append(trace.all_gather(90 + 30 * rank, 140, launched=50).all_gather(160, 170, launched=150))
+    parts = analyse(*traces, attribution=Attribution.LAUNCH).partition
+    found = [(p.rank, p.step, p.exposed_ns, p.exposed_wait_ns, p.exposed_transfer_ns) for p in parts]
+    assert found == [
+        (0, 0, 40_000, 20_000, 20_000),
+        (0, 1, 10_000, 0, 10_000),
+        (1, 0, 20_000, 0, 20_000),
+        (1, 1, 10_000, 0, 10_000),
+    ]
+
+
 def test_a_row_without_launch_belongs_to_the_step_of_its_start(analyse: Analyse) -> None:
     trace = TraceBuilder().step(0, 0, 100).compute(10, 20, launched=-1).compute(30, 40)
     analysis = analyse(trace, attribution=Attribution.LAUNCH)

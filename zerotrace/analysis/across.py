@@ -99,7 +99,14 @@ def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartiti
         meeting: all of them.
     """
     found = transferring(analysis, meeting)
-    return tuple(split_exposed(part, analysis.exposed[part.device], found[part.device]) for part in analysis.partition)
+
+    def exposed(part: StepPartition) -> Intervals:
+        launched = analysis.launched_exposed.get((part.device, part.step))
+        if launched is not None:
+            return launched
+        return analysis.exposed[part.device].clip(part.start_ns, part.start_ns + part.span_ns)
+
+    return tuple(split_exposed(part, exposed(part), found[part.device]) for part in analysis.partition)
 
 
 def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:

@@ -142,19 +142,34 @@ def device_rows(events: pa.Table, device: int, launches: Launches) -> DeviceRows
     )
 
 
+def launched_exposed(
+    events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+) -> dict[tuple[int | None, int], Intervals]:
+    """The exposed communication that each step launched, by device and step: what :func:`launch_steps` measures."""
+    launched = steps_at(tuple(windows), launches.start)
+    device, here = ints(events, "device"), on_device(events)
+    return {
+        (time.device, window.step): _device_time(
+            events, time.device, here & (device == time.device) & (launched == window.step)
+        ).comm
+        - time.compute
+        for time in times
+        for window in windows
+    }
+
+
 def split_exposed(part: StepPartition, exposed: Intervals, transferring: Intervals) -> StepPartition:
     """Splits a step's exposed communication into transfer and waiting for a late rank.
 
     Args:
         part: the step.
-        exposed: exposed communication of its device, of all steps.
+        exposed: its exposed communication.
         transferring: when a collective of the device runs and all its members have started.
     """
     if not part.known:
         return part
-    here = exposed.clip(part.start_ns, part.start_ns + part.span_ns)
-    transfer = (here & transferring).length
-    split = replace(part, exposed_transfer_ns=transfer, exposed_wait_ns=(here - transferring).length)
+    transfer = (exposed & transferring).length
+    split = replace(part, exposed_transfer_ns=transfer, exposed_wait_ns=(exposed - transferring).length)
     _assert_sum(split, "exposed_ns", "exposed_transfer_ns", "exposed_wait_ns")
     return split
 

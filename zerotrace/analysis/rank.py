@@ -15,7 +15,14 @@ from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
 from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.overlap_tax import DeviceTax, device_taxes
 from zerotrace.analysis.own_time import OwnTimes, own_times
-from zerotrace.analysis.partition import clip_steps, device_causes, device_times, launch_steps, outside_steps_ns
+from zerotrace.analysis.partition import (
+    clip_steps,
+    device_causes,
+    device_times,
+    launch_steps,
+    launched_exposed,
+    outside_steps_ns,
+)
 from zerotrace.analysis.reductions import reduction_steps
 from zerotrace.analysis.wire import RankTraffic, rank_traffic
 from zerotrace.intervals import Int64Array, Intervals
@@ -51,6 +58,8 @@ class RankAnalysis:
     """Communication of each device, over all steps."""
     exposed: Mapping[int | None, Intervals]
     """The part of it that is exposed: what is split once the peers are known."""
+    launched_exposed: Mapping[tuple[int | None, int], Intervals]
+    """By launch: that which each step launched, by device and step. Empty where steps are windows."""
     outside_steps_ns: Mapping[int | None, int]
     """Busy time of each device that lies in no step window."""
     collectives: CollectiveRows
@@ -89,10 +98,12 @@ def analyse_rank(
     times, launches, labels = device_times(events), find_launches(events), find_labels(events)
     causes = [device_causes(events, time, launches) for time in times]
     partition = clipped = clip_steps(rank, times, causes, windows)
+    by_launch: dict[tuple[int | None, int], Intervals] = {}
     diagnostics = [*_unknown_steps(file, clipped)]
     if mode is Mode.DEVICE:
         launched = launch_steps(rank, events, times, windows, launches)
-        partition = launched if attribution is Attribution.LAUNCH else clipped
+        if attribution is Attribution.LAUNCH:
+            partition, by_launch = launched, launched_exposed(events, times, windows, launches)
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
         diagnostics += _unlinked_rows(file, int((on_device(events) & ~launches.linked).sum()))
     exposed = {time.device: time.exposed for time in times}
@@ -112,6 +123,7 @@ def analyse_rank(
         partition=partition,
         comm={time.device: time.comm for time in times},
         exposed=exposed,
+        launched_exposed=by_launch,
         outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
         collectives=rows,
         exposed_rows_ns=exposed_part(rows, exposed),
