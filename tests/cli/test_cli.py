@@ -61,6 +61,7 @@ def test_the_options_are_a_decision() -> None:
          "args", "--ablate", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
     )  # fmt: skip
     assert options["check"] == ["--baseline", "--fail-if", "--json", "--list", "folder"]
+    assert options["export"] == ["--force", "--host", "--perfetto", "folder"]
     assert options["report"] == ["folder"]
     assert options["doctor"] == ["--json", "--out"]
     assert options["compare"] == ["--csv", "--json", "folders"]
@@ -68,7 +69,7 @@ def test_the_options_are_a_decision() -> None:
         ["--params", "--model", "--shapes", "--world", "--stage", "--ds-config", "--set", "--gpu", "--micro-batch",
          "--sequence", "--activations", "--fit", "--snapshot", "--owners", "--json"]
     )  # fmt: skip
-    assert COMMANDS == ("analyze", "capture", "check", "compare", "doctor", "ledger", "report")
+    assert COMMANDS == ("analyze", "capture", "check", "compare", "doctor", "export", "ledger", "report")
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:

@@ -13,7 +13,7 @@ from zerotrace.errors import ZerotraceError
 from zerotrace.version import VERSION
 
 #: Each command is a function of its name in a module of its name, imported when it is asked for.
-COMMANDS = ("analyze", "capture", "check", "compare", "doctor", "ledger", "report")
+COMMANDS = ("analyze", "capture", "check", "compare", "doctor", "export", "ledger", "report")
 
 #: Exit code after Ctrl-C, as a shell has it.
 _INTERRUPTED = 130
