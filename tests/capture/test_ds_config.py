@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zerotrace.capture.ds_config import (
     resolve_micro_batch,
 )
 from zerotrace.capture.ds_keys import check_ds_config
+from zerotrace.capture.ds_names import SECTIONS
 from zerotrace.capture.ds_settings import parse_setting
 from zerotrace.errors import CaptureError
 
@@ -227,3 +229,21 @@ def test_keys_with_a_side_effect_on_the_measurement_come_with_a_caveat() -> None
     assert list_caveats(build()) == []
     assert "synchronises" in list_caveats(build("wall_clock_breakdown=true"))[0]
     assert "no effect" in list_caveats(build("activation_checkpointing.partition_activations=true"))[0]
+
+
+def test_the_keys_listed_for_paper_are_those_of_deepspeed() -> None:
+    config = importlib.import_module("deepspeed.runtime.zero.config")
+    offload = importlib.import_module("deepspeed.runtime.zero.offload_config")
+    precision = importlib.import_module("deepspeed.runtime.precision_config")
+    classes = {
+        "zero_optimization": config.DeepSpeedZeroConfig,
+        "zero_optimization.offload_param": offload.DeepSpeedZeroOffloadParamConfig,
+        "zero_optimization.offload_optimizer": offload.DeepSpeedZeroOffloadOptimizerConfig,
+        "bf16": precision.DeepSpeedBF16Config,
+        "fp16": precision.DeepSpeedFP16Config,
+    }
+    fields = {name: kind.model_fields.items() for name, kind in classes.items()}
+    assert {name: {*keys} for name, keys in SECTIONS.items()} == {
+        name: {key for key, _ in items} | {field.alias for _, field in items if field.alias}
+        for name, items in fields.items()
+    }

@@ -107,6 +107,27 @@ def test_what_it_would_take() -> None:
         (("--params", "7B", "--world", "8", "--micro-batch", "4"), "--activations"),
         (("--params", "7B", "--world", "8", "--fit", "a lot"), "no size"),
         (("--snapshot", "x.pickle", "--world", "8"), "--snapshot"),
+        (("--snapshot", "x.pickle", "--set", "bf16.enabled=true"), "--snapshot"),
+        (("--snapshot", "x.pickle", "--gpu", "A100"), "--snapshot"),
+        (("--params", "7B", "--world", "8", "--owners", "x.json"), "--owners names the blocks of a --snapshot"),
+        (("--params", "7B", "--world", "8", "--gpu", "Potato"), "'Potato' is no GPU that is known here"),
+        (("--model", "gpt3", "--world", "8"), "no model named 'gpt3'"),
+        (("--params", "7B", "--world", "8", "--set", "a"), "not of the form KEY=VALUE"),
+        (("--params", "7B", "--world", "8", "--set", "zero_optimization=3"), "expected a section"),
+        (("--params", "7B", "--world", "8", "--set", "zero_optimization.stage=1"), "is set by --stage"),
+        (("--params", "7B", "--world", "8", "--set", "zero_optimization.reduce_bucket_size=x"), "a whole number"),
+        (("--params", "7B", "--world", "8", "--set", "train_batch_size=-1"), "train_batch_size is -1"),
+        (("--params", "7B", "--world", "8", "--set", "gradient_accumulation_steps=0"), "above 0"),
+        (("--params", "7B", "--world", "8", "--set", "train_micro_batch_size_per_gpu=2"), "is set by --micro-batch"),
+        (("--model", "gpt2", "--world", "8", "--micro-batch", "4", "--set", "train_batch_size=33"), "do not make"),
+        (
+            ("--params", "7B", "--world", "8", "--set", "bf16.enabled=true", "--set", "fp16.enabled=true"),
+            "bf16.enabled and fp16.enabled are both true",
+        ),
+        (
+            ("--model", "gpt2", "--world", "8", "--micro-batch", "4", "--activations", "1GiB"),
+            "--activations says what --micro-batch and --sequence would estimate",
+        ),
     ],
 )
 def test_options_that_mean_nothing_are_usage_errors(words: tuple[str, ...], complaint: str) -> None:
@@ -118,8 +139,6 @@ def test_options_that_mean_nothing_are_usage_errors(words: tuple[str, ...], comp
 @pytest.mark.parametrize(
     "words",
     [
-        ("--model", "gpt3", "--world", "8"),
-        ("--params", "7B", "--world", "8", "--set", "zero_optimization=3"),
         ("--params", "7B", "--world", "8", "--ds-config", "absent.json"),
         ("--snapshot", "absent.pickle"),
     ],
@@ -129,6 +148,98 @@ def test_what_cannot_be_is_one_message(words: tuple[str, ...]) -> None:
     assert done.exit_code == 1
     assert done.stderr.startswith("zerotrace: ")
     assert "Traceback" not in done.output
+
+
+def write_config(tmp_path: Path, **config: Any) -> Path:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"bf16": {"enabled": True}, **config}))
+    return path
+
+
+def test_a_file_and_an_option_that_contradict_each_other_are_a_usage_error(tmp_path: Path) -> None:
+    path = write_config(tmp_path, zero_optimization={"stage": 2}, train_micro_batch_size_per_gpu=8)
+    words = ("--model", "gpt2", "--world", "8", "--ds-config", path)
+    stage, micro = ledger(*words, "--stage", "3"), ledger(*words, "--micro-batch", "4")
+    assert (stage.exit_code, micro.exit_code) == (2, 2)
+    assert "--stage is 3, but --ds-config sets zero_optimization.stage to 2" in stage.stderr
+    assert "--micro-batch is 4, but the DeepSpeed configuration sets" in micro.stderr
+
+
+def test_stage_micro_batch_and_micro_steps_are_the_file_s(tmp_path: Path) -> None:
+    batch = {"train_micro_batch_size_per_gpu": 8, "train_batch_size": 128}
+    path = write_config(tmp_path, zero_optimization={"stage": 2}, **batch)
+    words = ("--model", "gpt2", "--world", "8")
+    (found,) = content(*words, "--ds-config", path)["stages"]
+    assert found["deepspeed"]["stage"] == 2
+    (told,) = content(*words, "--stage", "2", "--micro-batch", "8")["stages"]
+    assert found["deepspeed"]["activations_bytes"] == told["deepspeed"]["activations_bytes"]
+    options = content(*words, "--ds-config", path, "--fit", "80GB", "--stage", "2")["options"]
+    assert {option["stage"] for option in options} == {2}
+    # two micro-steps, each of which reduces its gradients whole, and one all-gather: 2 · 2 + 1
+    assert [option["wire_ratio"] for option in options if not option["changes"]] == [5]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"fp16": {"enabled": True}}, "bf16.enabled and fp16.enabled are both true"),
+        ({"train_batch_size": -1}, "train_batch_size is -1"),
+        (
+            {"train_batch_size": 32, "gradient_accumulation_steps": 3, "train_micro_batch_size_per_gpu": 1},
+            "do not make",
+        ),
+        ({"zero_optimization": {"stage": 9}}, "stages are 0 to 3"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_one_message(config: dict[str, Any], said: str, tmp_path: Path) -> None:
+    done = ledger("--params", "7B", "--world", "8", "--ds-config", write_config(tmp_path, **config))
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "what to do is said too"
+
+
+def test_the_half_precision_that_was_asked_for_takes_the_place_of_the_default(tmp_path: Path) -> None:
+    words = ("--params", "1000", "--world", "2", "--stage", "1")
+    assert content(*words, "--set", "fp16.enabled=true") == content(*words)
+    assert any(
+        "4 bytes each" in note
+        for note in content(*words, "--set", "bf16.enabled=false")["stages"][0]["deepspeed"]["notes"]
+    )
+    assert "4 bytes each" in ledger(*words, "--ds-config", write_config(tmp_path, bf16={})).stdout
+    assert "4 bytes each" not in ledger(*words).stdout
+
+
+def test_keys_that_deepspeed_does_not_have_are_warnings(tmp_path: Path) -> None:
+    path = write_config(tmp_path, foo=1, zero_optimization={"offload_param": {"device": "none", "colour": 1}})
+    words = ("--params", "7B", "--world", "8", "--stage", "2", "--ds-config", path)
+    done = ledger(*words, "--set", "zero_optimization.reduce_bucket_sise=5", "--json")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [f"warning: {warning}" for warning in json.loads(done.stdout)["warnings"]]
+    top, nested, misspelt = sorted(done.stderr.splitlines())
+    assert top.startswith("warning: foo is no key of DeepSpeed 0.19.8, which ignores it")
+    assert nested.startswith("warning: zero_optimization.offload_param.colour is no key")
+    assert misspelt.endswith("refuses to start with it; it changes nothing here; did you mean "
+                             "zero_optimization.reduce_bucket_size?")  # fmt: skip
+    assert ledger("--params", "7B", "--world", "8").stderr == ""
+
+
+EIGHTY = (
+    ("--params", "774M", "--world", "8"),
+    ("--model", "gpt2-xl", "--world", "8", "--fit", "16GiB"),
+    ("--params", "70B", "--world", "8", "--fit", "80GB"),
+    *(("--model", "gpt2-large", "--world", "2", "--stage", str(stage)) for stage in range(4)),
+    ("--snapshot", str(TRACES / "stage3" / "rank_0.snapshot.pickle.gz")),
+)
+
+
+@pytest.mark.parametrize("words", EIGHTY)
+def test_tables_fit_80_columns_and_lose_nothing(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = ledger(*words).stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = ledger(*words).stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "…" not in narrow
+    assert sorted("".join(narrow.split())) == sorted("".join(wide.split()))
 
 
 def test_a_snapshot_by_itself(tmp_path: Path) -> None:

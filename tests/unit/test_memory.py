@@ -390,6 +390,12 @@ def test_the_shipped_ladder_is_within_half_a_percent() -> None:
     assert steps[2].measured_bytes < 0 < steps[2].paper_bytes
 
 
+def test_a_configuration_that_means_nothing_is_no_rung() -> None:
+    manifest = read_manifest(TRACES / "stage3")
+    assert manifest is not None
+    assert rung(replace(manifest, ds_config={"bf16": {"enabled": True}, "fp16": {"enabled": True}})) is None
+
+
 def found_codes(analysis: Analysis) -> set[str]:
     return {finding.code for finding in find(analysis, rules.RULES)}
 

@@ -35,7 +35,7 @@ _SECTION_CLASSES = {
 }
 
 #: Sections that DeepSpeed reads key by key.
-_SECTION_KEYS: dict[str, frozenset[str]] = {
+SECTION_KEYS: dict[str, frozenset[str]] = {
     "optimizer": frozenset({"type", "params", "legacy_fusion"}),
     "scheduler": frozenset({"type", "params"}),
     "flops_profiler": frozenset(
@@ -134,10 +134,10 @@ def check_keys(config: Mapping[str, Any]) -> None:
         for key, value in config.items():
             if key in _SCALARS:
                 _check_scalar(key, value)
-            elif key in _known_top_level():
+            elif key in known_top_level():
                 _check_section(key, value)
             elif not _is_known_to_deepspeed(key):
-                raise _unknown_key(key, "", _known_top_level())
+                raise _unknown_key(key, "", known_top_level())
 
 
 def _check_scalar(key: str, value: Any) -> None:
@@ -159,10 +159,10 @@ def _check_section(key: str, value: Any) -> None:
             code="ds_config_value",
             hint=f"Set one of its keys: {key}.KEY=VALUE.",
         )
-    if key in _SECTION_KEYS:
+    if key in SECTION_KEYS:
         for name in value:
-            if name not in _SECTION_KEYS[key]:
-                raise _unknown_key(name, key, _SECTION_KEYS[key])
+            if name not in SECTION_KEYS[key]:
+                raise _unknown_key(name, key, SECTION_KEYS[key])
     elif key in _SECTION_CLASSES and (fields := _section_fields(key)) is not None:
         _check_fields(key, value, fields)
 
@@ -209,8 +209,9 @@ def _removed_keys(section: str) -> Mapping[str, str]:
     return keys
 
 
-def _known_top_level() -> frozenset[str]:
-    return frozenset({*_SCALARS, *_SECTION_CLASSES, *_SECTION_KEYS, *_OPEN_SECTIONS})
+def known_top_level() -> frozenset[str]:
+    """Names at the top level of a configuration: sections, and keys that are none."""
+    return frozenset({*_SCALARS, *_SECTION_CLASSES, *SECTION_KEYS, *_OPEN_SECTIONS})
 
 
 def _is_known_to_deepspeed(key: str) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zerotrace.cli.ledger_config import LedgerConfig, as_usage_error, read_config
 from zerotrace.cli.terminal import print_data, printable
-from zerotrace.errors import LedgerError
+from zerotrace.errors import CaptureError, LedgerError
 
 if TYPE_CHECKING:
     from zerotrace.ledger import Activations, Shapes
@@ -46,6 +47,19 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             self.fail(f"{error}.", param, ctx)
 
 
+def _known_gpu(_ctx: click.Context, _param: click.Parameter, name: str | None) -> str | None:
+    """A GPU whose workspaces are known; any other would be taken for one from before Hopper.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    from zerotrace.ledger import is_known
+
+    if name is not None and name != "cpu" and not is_known(name):
+        raise click.BadParameter(f"{name!r} is no GPU that is known here; write H100, A100, RTX 4090, MI300X or cpu.")
+    return name
+
+
 _COUNT, _SIZE = _Quantity("count"), _Quantity("size")
 
 
@@ -54,7 +68,7 @@ _COUNT, _SIZE = _Quantity("count"), _Quantity("size")
 @click.option("--model", metavar="NAME", help="One of the models of `zerotrace capture`, in place of --params.")
 @click.option("--shapes", type=click.Path(path_type=Path), metavar="FILE", help="Shapes of all parameters, JSON.")
 @click.option("--world", type=click.IntRange(min=1), metavar="N", help="Ranks that share the model states.")
-@click.option("--stage", type=click.IntRange(0, 3), help="One ZeRO stage; all of them by default.")
+@click.option("--stage", type=click.IntRange(0, 3), help="One ZeRO stage; that of --ds-config, or all.")
 @click.option("--ds-config", type=click.Path(path_type=Path), metavar="FILE", help="DeepSpeed configuration, JSON.")
 @click.option(
     "--set",
@@ -63,7 +77,9 @@ _COUNT, _SIZE = _Quantity("count"), _Quantity("size")
     metavar="KEY=VALUE",
     help="One key of the DeepSpeed configuration, dotted; the value is JSON. May be repeated.",
 )
-@click.option("--gpu", metavar="NAME", help="GPU, such as A100: decides the size of workspaces.  [Hopper]")
+@click.option(
+    "--gpu", callback=_known_gpu, metavar="NAME", help="GPU, such as A100: decides the size of workspaces.  [Hopper]"
+)
 @click.option("--micro-batch", type=click.IntRange(min=1), metavar="N", help="With --model: sequences a rank.  [4]")
 @click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="With --model: tokens a sequence.  [1024]")
 @click.option("--activations", type=_SIZE, metavar="SIZE", help="What forward keeps, for other models.")
@@ -96,20 +112,29 @@ def ledger(
     the peak of a step. No GPU, no torch and no DeepSpeed is needed.
     """
     if snapshot is not None:
-        if any(option is not None for option in (params, model, shapes, world, capacity)):
+        paper = (params, model, shapes, world, stage, ds_config, gpu, micro_batch, sequence, activations, capacity)
+        if settings or any(option is not None for option in paper):
             raise click.UsageError("--snapshot is measured by itself; leave the options of the ledger on paper out.")
         _measure(snapshot, owners, as_json)
         return
+    if owners is not None:
+        raise click.UsageError("--owners names the blocks of a --snapshot; give one, or leave it out.")
     if world is None:
         raise click.UsageError("Missing option '--world'.")
     named = _named_model(model, params)
     known = _shapes(params, named, shapes)
-    config = _config(ds_config, settings)
-    held = activations if activations is not None else _activations(named, micro_batch, sequence, config)
+    config = read_config(ds_config, settings, stage, micro_batch, world)
+    held: Activations | int | None = activations
+    if held is None:
+        held = _activations(named, micro_batch, sequence, config)
+    elif micro_batch is not None or sequence is not None:
+        raise click.UsageError("--activations says what --micro-batch and --sequence would estimate; leave one out.")
+    for warning in config.warnings:
+        click.echo(printable(f"warning: {warning}"), err=True)
     if capacity is not None:
-        _fit(known, config, world, capacity, gpu, held, as_json)
+        _fit(known, config, world, stage, capacity, gpu, held, as_json)
         return
-    _on_paper(known, config, world, stage, gpu, held, as_json)
+    _on_paper(known, config, world, gpu, held, as_json)
 
 
 def _measure(path: Path, owners: Path | None, as_json: bool) -> None:
@@ -156,9 +181,8 @@ def _measure(path: Path, owners: Path | None, as_json: bool) -> None:
 
 def _on_paper(
     shapes: Shapes,
-    config: dict[str, Any],
+    config: LedgerConfig,
     world: int,
-    stage: int | None,
     gpu: str | None,
     activations: Activations | int | None,
     as_json: bool,
@@ -166,13 +190,19 @@ def _on_paper(
     from zerotrace.ledger import compare_ledgers, deepspeed_ledger, paper_ledger, read_settings
 
     entries: list[tuple[PaperLedger, DeepSpeedLedger, tuple[str, ...]]] = []
-    for number in range(4) if stage is None else (stage,):
-        found = deepspeed_ledger(shapes, read_settings(config, number), world, device=gpu, activations=activations)
+    for number in range(4) if config.stage is None else (config.stage,):
+        settings = read_settings(config.content, number)
+        found = deepspeed_ledger(shapes, settings, world, device=gpu, activations=activations)
         theory = paper_ledger(shapes, number, world)
         entries.append((theory, found, compare_ledgers(theory, found)))
     if as_json:
         stages = [dict(zip(("paper", "deepspeed", "words"), entry)) for entry in entries]
-        content = {"num_params": shapes.num_params, "world_size": world, "stages": stages}
+        content = {
+            "num_params": shapes.num_params,
+            "world_size": world,
+            "warnings": config.warnings,
+            "stages": stages,
+        }
         print_data(json.dumps(_plain(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_ledgers
@@ -182,8 +212,9 @@ def _on_paper(
 
 def _fit(
     shapes: Shapes,
-    config: dict[str, Any],
+    config: LedgerConfig,
     world: int,
+    stage: int | None,
     capacity: int,
     gpu: str | None,
     activations: Activations | int | None,
@@ -191,12 +222,15 @@ def _fit(
 ) -> None:
     from zerotrace.ledger import fit
 
-    options = fit(shapes, config, world, capacity, device=gpu, activations=activations)
+    options = fit(shapes, config.content, world, capacity, device=gpu, activations=activations)
+    if stage is not None:
+        options = tuple(option for option in options if option.stage == stage)
     if as_json:
         content = {
             "num_params": shapes.num_params,
             "world_size": world,
             "capacity_bytes": capacity,
+            "warnings": config.warnings,
             "activations_known": activations is not None,
             "options": options,
         }
@@ -214,7 +248,10 @@ def _named_model(name: str | None, params: int | None) -> ModelShape | None:
 
     if params is not None:
         raise click.UsageError("--params and --model say the same thing; leave one out.")
-    found = find_model(name)
+    try:
+        found = find_model(name)
+    except CaptureError as error:
+        raise as_usage_error(error) from error
     return found.shape(found.num_params)
 
 
@@ -232,19 +269,8 @@ def _shapes(params: int | None, model: ModelShape | None, file: Path | None) -> 
     return Shapes(num_params=params)
 
 
-def _config(path: Path | None, settings: tuple[str, ...]) -> dict[str, Any]:
-    """The study's configuration, or a file's, with single keys set."""
-    from zerotrace.capture.ds_config import default_ds_config, read_ds_config
-    from zerotrace.capture.ds_settings import parse_setting, set_key
-
-    config = read_ds_config(path) if path is not None else default_ds_config(0, 4)
-    for key, value in map(parse_setting, settings):
-        set_key(config, key, value)
-    return config
-
-
 def _activations(
-    model: ModelShape | None, micro_batch: int | None, sequence: int | None, config: dict[str, Any]
+    model: ModelShape | None, micro_batch: int | None, sequence: int | None, config: LedgerConfig
 ) -> Activations | None:
     from zerotrace.ledger import decoder_activations, read_settings
 
@@ -252,16 +278,25 @@ def _activations(
         if micro_batch is not None or sequence is not None:
             raise click.UsageError("--micro-batch and --sequence need --model; give --activations for other models.")
         return None
-    return decoder_activations(model, micro_batch or 4, sequence or 1024, read_settings(config, 0).param_bytes)
+    settings = read_settings(config.content, 0)
+    return decoder_activations(model, config.micro_batch, sequence or 1024, settings.param_bytes)
 
 
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LedgerError(f"{path.name}: cannot be read: {error.strerror}", code="unreadable") from error
+        raise LedgerError(
+            f"{path.name}: cannot be read: {error.strerror}",
+            code="unreadable",
+            hint="check the path given with --shapes",
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise LedgerError(printable(f"{path.name}: no JSON: {error}"), code="shapes_invalid") from error
+        raise LedgerError(
+            printable(f"{path.name}: no JSON: {error}"),
+            code="shapes_invalid",
+            hint='expected is JSON like {"layer.weight": [1280, 5120], ...}',
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,13 +17,23 @@ from zerotrace.units import format_bytes
 
 Entry = tuple[PaperLedger, DeepSpeedLedger, Sequence[str]]
 
-# A file or a pipe has no width of its own, and a table should not be folded for it.
+# A file or a pipe has no width of its own, and a table should not be folded for it, unless COLUMNS says how wide it is.
 _WIDTH_WITHOUT_TERMINAL = 200
 
 
 def _console() -> Console:
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+
+
+def _table(*names: str, left: Sequence[str] = ()) -> Table:
+    """A table whose cells fold where there is no room: none is ever cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, justify="left" if name in left else "right", vertical="bottom", overflow="fold")
+    return table
 
 
 def print_ledgers(entries: Sequence[Entry], console: Console | None = None) -> None:
@@ -29,9 +41,7 @@ def print_ledgers(entries: Sequence[Entry], console: Console | None = None) -> N
     console = console or _console()
     first = entries[0][1]
     console.print(Text(f"Ψ = {first.num_params:,}, N = {first.world_size}; bytes of one rank", style="bold"))
-    table = Table(box=None)
-    for name in ("stage", "paper", "DeepSpeed holds", "peak of a step", "DeepSpeed's estimator"):
-        table.add_column(name, justify="right")
+    table = _table("stage", "paper", "DeepSpeed holds", "peak of a step", "DeepSpeed's estimator")
     for paper, held, _ in entries:
         peak = max(held.peaks, key=lambda instant: instant.bytes)
         table.add_row(
@@ -60,17 +70,18 @@ def print_ledgers(entries: Sequence[Entry], console: Console | None = None) -> N
 
 
 def _lines(held: DeepSpeedLedger) -> Table:
-    table = Table(box=None)
-    for name in ("owner", "bytes", "what", "formula", "source"):
-        table.add_column(name, justify="right" if name == "bytes" else "left")
+    """Owner and size of each line, and one below the other what it is, its formula and its source."""
+    table = _table("owner", "bytes", "what, formula, source", left=("owner", "what, formula, source"))
+    for column in table.columns:
+        column.vertical = "top"
     instants = [("", held.lines), *((f"{peak.instant}: ", peak.lines) for peak in held.peaks)]
     for prefix, lines in instants:
         for line in lines:
             size = format_bytes(line.bytes)
             if line.offloaded_bytes:
                 size = f"host {format_bytes(line.offloaded_bytes)}"
-            source = Text(line.source, style="dim")
-            table.add_row(line.owner.value, size, prefix + line.what, Text(line.formula), source)
+            texts = (Text(prefix + line.what), Text(line.formula), Text(line.source, style="dim"))
+            table.add_row(line.owner.value, size, Text("\n").join(texts))
         table.add_section()
     return table
 
@@ -83,9 +94,7 @@ def _paper_line(paper: PaperLedger) -> Text:
 def print_memory(memory: RankMemory, console: Console | None = None) -> None:
     """Prints a measured device by owner, between steps and at the peak."""
     console = console or _console()
-    table = Table(box=None, caption_justify="left")
-    for name in ("owner", "resident", "at the peak", "what"):
-        table.add_column(name, justify="left" if name in ("owner", "what") else "right")
+    table = _table("owner", "resident", "at the peak", "what", left=("owner", "what"))
     names = dict.fromkeys((entry.owner, entry.part) for entry in (*memory.resident, *memory.peak))
     resident = {(entry.owner, entry.part): entry.bytes for entry in memory.resident}
     peak = {(entry.owner, entry.part): entry.bytes for entry in memory.peak}
@@ -131,23 +140,35 @@ def print_fit(
         )
     if not activations_known:
         console.print(Text("Activations are unknown, and have to fit into what is left: give --activations."))
-    table = Table(box=None)
-    columns = ("fits", "stage", "needed", "resident", "peak", "wire ratio", "sent a step", "over the host", "keys")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("fits", "keys") else "right")
-    for option in options:
+    above = ("", "", "", "", "", "wire", "sent", "over")
+    names = ("fits", "stage", "needed", "resident", "peak", "ratio", "a step", "the host")
+    lines = _aligned([above, names, *map(_fit_cells, options)])
+    console.print(Text("\n".join(lines[:2]), style="bold"), soft_wrap=True)
+    # There is no room for the keys beside the figures: they stand below.
+    for row, option in zip(lines[2:], options):
         keys = " ".join(_setting(key, value) for key, value in option.changes.items())
-        sizes = (option.needed_bytes, option.resident_bytes, option.peak_bytes)
-        table.add_row(
-            "yes" if option.fits else "no",
-            str(option.stage),
-            *map(format_bytes, sizes),
-            f"{option.wire_ratio:g}",
-            format_bytes(option.sent_bytes),
-            format_bytes(option.host_bytes) if option.host_bytes else "–",
-            keys or "as given",
-        )
-    console.print(table)
+        console.print(Text(row), soft_wrap=True)
+        console.print(Padding(Text(keys or "as given", style="dim"), (0, 0, 0, 5), expand=False))
+
+
+def _fit_cells(option: FitOption) -> tuple[str, ...]:
+    return (
+        "yes" if option.fits else "no",
+        str(option.stage),
+        *map(format_bytes, (option.needed_bytes, option.resident_bytes, option.peak_bytes)),
+        f"{option.wire_ratio:g}",
+        format_bytes(option.sent_bytes),
+        format_bytes(option.host_bytes) if option.host_bytes else "–",
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:]))]).rstrip()
+        for first, *rest in rows
+    ]
 
 
 def _setting(key: str, value: object) -> str:

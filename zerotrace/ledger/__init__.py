@@ -13,6 +13,7 @@ from zerotrace.ledger.paper import paper_ledger
 from zerotrace.ledger.settings import Settings, read_settings
 from zerotrace.ledger.shapes import Shapes, decoder_shapes, parse_shapes, shapes_of
 from zerotrace.ledger.words import compare_ledgers
+from zerotrace.ledger.workspaces import is_known
 
 __all__ = [
     "Activations",
@@ -24,6 +25,7 @@ __all__ = [
     "decoder_shapes",
     "deepspeed_ledger",
     "fit",
+    "is_known",
     "paper_ledger",
     "parse_shapes",
     "read_settings",

@@ -106,10 +106,18 @@ def read_settings(ds_config: Mapping[str, Any], stage: int | None = None) -> Set
     zero, accumulation = top.section("zero_optimization"), top.section("data_types")
     bf16 = top.section("bf16" if "bf16" in ds_config else "bfloat16")
     fp16 = top.section("fp16")
+    if fp16.flag("enabled") and bf16.flag("enabled"):
+        raise LedgerError(
+            "bf16.enabled and fp16.enabled are both true in the DeepSpeed configuration; expected one of them at most.",
+            code="ledger_config",
+            hint="switch one of the two off: DeepSpeed refuses to start with both",
+        )
     dtype = "fp16" if fp16.flag("enabled") else "bf16" if bf16.flag("enabled") else "fp32"
     chosen = zero.number("stage", 0) if stage is None else stage
     if chosen not in range(4):
-        raise LedgerError(f"ZeRO stage {chosen}: stages are 0 to 3.", code="ledger_config")
+        raise LedgerError(
+            f"ZeRO stage {chosen}: stages are 0 to 3.", code="ledger_config", hint="mend zero_optimization.stage"
+        )
     optimizer = top.section("optimizer")
     offload_optimizer, offload_param = zero.section("offload_optimizer"), zero.section("offload_param")
     offloads = offload_optimizer.text("device", "none") != "none" or zero.flag("cpu_offload")
@@ -117,6 +125,11 @@ def read_settings(ds_config: Mapping[str, Any], stage: int | None = None) -> Set
     kind = optimizer.text("type", "").lower()
     fused = kind in ("adam", "adamw") and not optimizer.section("params").flag("torch_adam") and not offload
     notes: list[str] = []
+    if dtype == "fp32":
+        notes.append(
+            "neither bf16 nor fp16 is enabled: parameters and gradients are fp32 and take 4 bytes each, where the "
+            "paper counts 2"
+        )
     if not kind:
         notes.append("the optimizer is taken to be the program's own torch Adam or AdamW: the configuration names none")
     elif kind not in _OPTIMIZER_STATES:

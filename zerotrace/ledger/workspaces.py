@@ -22,8 +22,19 @@ _SIZES = (
     (re.compile(r"\bG?H[128]00|\bH20\b|\bGH200|Hopper", re.I), 32 * _MIB),
     (re.compile(r"\bG?B[123]00|Blackwell|RTX 50\d\d", re.I), 32 * _MIB),
 )
+#: What came before Hopper.
+_OLDER = re.compile(
+    r"\b(A(2|10|10G|16|30|40|100|800|[2456]000)|V100|P(4|6|40|100)|[TL]4|L(20|40S?)|M(40|60)|K80|RTX|GTX|TITAN|Quadro"
+    r"|Tesla|Ampere|Ada|Volta|Turing|Pascal)\b",
+    re.I,
+)
 _DEFAULT = 32 * _MIB
 _BEFORE_HOPPER = 8 * _MIB + 128 * 1024
+
+
+def is_known(device: str) -> bool:
+    """Whether a name is that of a GPU whose workspaces are known: ``H100``, ``NVIDIA A100-SXM4-80GB``."""
+    return any(pattern.search(device) for pattern in (*(pattern for pattern, _ in _SIZES), _OLDER))
 
 
 def workspace_bytes(device: str | None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from zerotrace.errors import LedgerError
 from zerotrace.ledger import decoder_shapes, deepspeed_ledger, paper_ledger, read_settings
 from zerotrace.model import DeepSpeedLedger, LadderStep, PaperLedger, RunManifest
 
@@ -20,12 +21,15 @@ class Rung:
 
 
 def rung(manifest: RunManifest) -> Rung | None:
-    """The rung of a run; ``None`` where it is none of DeepSpeed's, or its resident bytes are unknown."""
+    """The rung of a run; ``None`` where DeepSpeed's ledger or its resident bytes are unknown."""
     resident = [rank.resident_bytes for rank in manifest.ranks if rank.resident_bytes is not None]
     if manifest.stage is None or manifest.ds_config is None or not resident:
         return None
     shapes = decoder_shapes(manifest.model)
-    settings = read_settings(manifest.ds_config, manifest.stage)
+    try:
+        settings = read_settings(manifest.ds_config, manifest.stage)
+    except LedgerError:
+        return None
     return Rung(
         paper=paper_ledger(shapes, manifest.stage, manifest.world_size),
         deepspeed=deepspeed_ledger(shapes, settings, manifest.world_size, device=manifest.ranks[0].device),
