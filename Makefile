@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 READY := $(VENV)/.ready
 RUN ?= traces/stage3
+CASES ?= ../shared/cases
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench lock clean chromium
+.PHONY: help demo test cases lint format bench lock clean chromium
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,6 +24,10 @@ demo: $(READY) ## capture ZeRO-3 on two CPU ranks, analyse it and traces/stage3,
 
 test: $(READY) chromium ## every test that needs no GPU
 	$(BIN)/python -m pytest -m "not gpu and not bench" $(ARGS)
+
+cases: $(READY) ## constructed faulty inputs against their right answers: make cases CASES=folder
+	@test -d $(CASES) || { echo "$(CASES) is not there: give a folder of cases, CASES=folder"; exit 1; }
+	@$(BIN)/python -m tests.cases $(CASES)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

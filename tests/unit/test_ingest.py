@@ -171,6 +171,10 @@ def test_raw_control_characters_and_broken_utf8_are_repaired_and_said(tmp_path: 
         (b'{"zero_optimization": {}}', "not_a_trace", ["rank_0.json", "traceEvents"]),
         (gzip.compress(one_step().text().encode())[:-20], "trace_truncated", ["rank_0.json", "truncated"]),
         (gzip.compress(one_step().text().encode())[:60] + b"\xff" * 400, "gzip_invalid", ["rank_0.json"]),
+        # two writers: one file behind the other, a second one that begins in the middle, and one that was cut off
+        (one_step().text().encode() * 2, "json_invalid", ["rank_0.json", "more than one trace", "offset"]),
+        (one_step().text()[:400].encode() + one_step().text().encode(), "json_invalid", ["more than one trace"]),
+        (one_step().text().encode() + one_step().text()[:-40].encode(), "json_invalid", ["more than one trace"]),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_file_and_place(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, Union
 
@@ -18,6 +19,9 @@ from zerotrace.model import Diagnostic, Level
 UNKNOWN_ID = -1
 
 _TRACE_EVENTS_KEY = b'"traceEvents"'
+
+# Keys that a trace has once; inside of a text their quotation marks are escaped.
+_ONCE = tuple(re.compile(rb'(?<!\\)"' + key + rb'"\s*:') for key in (b"schemaVersion", b"traceEvents"))
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
@@ -237,6 +241,8 @@ def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
         return _truncated(text, path)
     place = re.search(r"\(byte (\d+)\)", str(error))
     offset = int(place[1]) if place else 0
+    if _several_documents(text):
+        return _several_writers(text, path, f"invalid JSON at byte offset {offset}")
     return TraceError(
         f"{name_of(path)}: invalid JSON at byte offset {offset}: {re.sub(r' .byte .*', '', str(error))}",
         code="json_invalid",
@@ -244,7 +250,24 @@ def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
     )
 
 
+def _several_documents(text: bytes) -> bool:
+    """Whether a key that a trace has once stands there again: two writers, or files put one behind the other."""
+    return any(len(list(islice(key.finditer(text), 2))) > 1 for key in _ONCE)
+
+
+def _several_writers(text: bytes, path: Path, what: str) -> TraceError:
+    second = sorted(match.start() for key in _ONCE for match in islice(key.finditer(text), 1, 2))[0]
+    return TraceError(
+        f"{name_of(path)}: {what}: more than one trace was written into this file; another one begins before byte "
+        f"{second}",
+        code="json_invalid",
+        hint="nothing of this file was used; give each rank a file of its own, with its rank in the name",
+    )
+
+
 def _truncated(text: bytes, path: Path) -> TraceError:
+    if _several_documents(text):
+        return _several_writers(text, path, f"truncated: the JSON ends at byte {len(text)} inside a value")
     return TraceError(
         f"{name_of(path)}: truncated: the JSON ends at byte {len(text)} inside a value",
         code="trace_truncated",
