@@ -50,6 +50,10 @@ class SnapshotError(ZerotraceError):
     """An allocator snapshot, or the owners file beside it, that cannot be read or is refused."""
 
 
+class WeakResultError(ZerotraceError):
+    """A result that was written, with warnings, where only one without was wanted."""
+
+
 class StoreError(ZerotraceError):
     """A run folder, a manifest or a table that is missing, newer, taken or damaged."""
 

@@ -8,12 +8,11 @@ from statistics import median
 import pytest
 
 from tests.page.runs import MS, Row, Run, host_run, make_run, manifest, training_run
-from zerotrace.model import Attribution, Diagnostic, Level, Spread
+from zerotrace.model import Attribution, Spread
 from zerotrace.report.build import render
 from zerotrace.report.summary import (
     Tile,
     baseline_line,
-    diagnostic_groups,
     format_parameters,
     format_percent,
     format_spread,
@@ -162,19 +161,6 @@ def test_reading_line_counts_what_was_read() -> None:
 def test_dilation_is_said_or_said_to_be_unknown() -> None:
     assert "1.50 ×" in trust_line(training_run(manifest=manifest()).analysis)
     assert "unknown" in trust_line(training_run().analysis)
-
-
-def test_equal_diagnostics_become_one_entry_worst_first() -> None:
-    run = training_run(
-        diagnostics=[
-            Diagnostic(code="b", level=Level.WARNING, message="odd", file="x", count=2),
-            Diagnostic(code="b", level=Level.WARNING, message="odd", file="y", count=3, hint="do this"),
-            Diagnostic(code="c", level=Level.ERROR, message="bad"),
-            Diagnostic(code="a", level=Level.INFO, message="fine"),
-        ]
-    )
-    groups = diagnostic_groups(run.analysis, Level.ERROR, Level.WARNING)
-    assert [(g.code, g.count, g.files, g.hint) for g in groups] == [("c", 1, (), None), ("b", 5, ("x", "y"), "do this")]
 
 
 def test_a_run_without_an_engine_is_named_as_such_and_has_no_configuration() -> None:

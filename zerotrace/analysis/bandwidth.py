@@ -44,6 +44,7 @@ def unknown_types(rows: CollectiveRows) -> Iterator[Diagnostic]:
             code="unknown_dtype",
             level=Level.WARNING,
             count=count,
+            event=int(rows.event[rows.dtype.codes == code][0]),
             message=f"{count} rows of communication are of element type {text}, whose size is not known: their bytes "
             "and bandwidths are null",
         )

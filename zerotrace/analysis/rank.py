@@ -105,7 +105,7 @@ def analyse_rank(
         if attribution is Attribution.LAUNCH:
             partition, by_launch = launched, launched_exposed(events, times, windows, launches)
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
-        diagnostics += _unlinked_rows(file, int((on_device(events) & ~launches.linked).sum()))
+        diagnostics += _unlinked_rows(file, ints(events, "event")[on_device(events) & ~launches.linked])
     exposed = {time.device: time.exposed for time in times}
     rows = collective_rows(rank, events, windows, launches, labels)
     view = RankView(
@@ -193,16 +193,17 @@ def _attribution_differs(
     ]
 
 
-def _unlinked_rows(file: str, count: int) -> list[Diagnostic]:
-    if not count:
+def _unlinked_rows(file: str, event: Int64Array) -> list[Diagnostic]:
+    if not event.size:
         return []
     return [
         Diagnostic(
             code="kernels_without_launch",
             level=Level.INFO,
             file=file,
-            count=count,
-            message=f"{file}: {count} device rows whose launch is not in the trace",
+            count=event.size,
+            event=int(event.min()),
+            message=f"{file}: {event.size} device rows whose launch is not in the trace",
             hint="expected at the start of a window, and in traces taken without CPU activities",
         )
     ]

@@ -6,10 +6,14 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from zerotrace.cli.terminal import end_in_order, print_data
+
+if TYPE_CHECKING:
+    from zerotrace.model import Analysis
 
 
 def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
@@ -53,6 +57,7 @@ def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> in
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Traces read at once; one a core by default.")
 @click.option("--force", is_flag=True, help="Replace an existing result.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything weakens the figures (a warning).")
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of the summary.")
 def analyze(
     inputs: tuple[Path, ...],
@@ -65,6 +70,7 @@ def analyze(
     params: int | None,
     jobs: int | None,
     force: bool,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Take the steps of a run apart.
@@ -109,3 +115,23 @@ def analyze(
         click.echo(f"Report: {shlex.quote(str(folder / REPORT_FILE))}", err=as_json)
     else:
         click.echo(f"Tables: {shlex.quote(str(folder))}", err=as_json)
+    if strict:
+        _refuse_warnings(analysis)
+
+
+def _refuse_warnings(analysis: Analysis) -> None:
+    """What ``--strict`` is for: the result stands, and the exit code says that it is weakened.
+
+    Raises:
+        WeakResultError: there is a warning.
+    """
+    from zerotrace.errors import WeakResultError
+    from zerotrace.model import Level
+
+    codes = dict.fromkeys(note.code for note in analysis.diagnostics if note.level is not Level.INFO)
+    if codes:
+        raise WeakResultError(
+            f"the figures are weakened, and --strict was given: {', '.join(codes)}",
+            code="weakened",
+            hint="the result was written all the same; without --strict these are warnings",
+        )

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from zerotrace.analysis.diagnostics import DiagnosticGroup, group_diagnostics
 from zerotrace.cli.gathers import gather_lines
 from zerotrace.cli.memory import memory_lines
 from zerotrace.cli.terminal import printable
@@ -46,11 +47,18 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
             console.print(line)
     if analysis.overlap_tax is not None:
         console.print(Text(analysis.overlap_tax.sentence))
-    for note in analysis.diagnostics:
-        style = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}[note.level]
-        console.print(Text(printable(f"{note.level.value}: {note.message}"), style=style))
-        if note.hint and note.level is not Level.INFO:
-            console.print(Text(printable(f"  {note.hint}"), style="dim"))
+    for group in group_diagnostics(analysis.diagnostics):
+        _print_diagnostics(console, group)
+
+
+def _print_diagnostics(console: Console, group: DiagnosticGroup) -> None:
+    style = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}[group.level]
+    place = f" ({group.place})" if group.place else ""
+    console.print(Text(printable(f"{group.level.value}: {group.message}{place}"), style=style))
+    if group.others:
+        console.print(Text(printable(f"  {group.others}"), style=style))
+    if group.hint and group.level is not Level.INFO:
+        console.print(Text(printable(f"  {group.hint}"), style="dim"))
 
 
 def _print_finding(console: Console, finding: Finding) -> None:

@@ -145,9 +145,15 @@ def decode_document(data: bytes, path: Path) -> tuple[Document, bytes, list[Diag
         _refuse_hopeless(text, path, error)
     text, repairs = repair_json(text)
     for repair in repairs:
-        message = f"{name_of(path)}: {repair.count} {repair.what} replaced; times are untouched"
         notes.append(
-            Diagnostic(code=repair.code, level=Level.WARNING, file=name_of(path), count=repair.count, message=message)
+            Diagnostic(
+                code=repair.code,
+                level=Level.WARNING,
+                file=name_of(path),
+                count=repair.count,
+                offset=repair.offset,
+                message=f"{name_of(path)}: {repair.count} {repair.what} replaced; times are untouched",
+            )
         )
     try:
         return _decode(text, path), text, notes

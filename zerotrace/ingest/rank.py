@@ -18,7 +18,7 @@ from zerotrace.ingest.kineto import Document, decode_document
 from zerotrace.ingest.marks import profiled_memory
 from zerotrace.ingest.rows import EventRows, pick_rows
 from zerotrace.ingest.steps import doubtful_windows, outermost_windows, step_number, whole_trace_window
-from zerotrace.ingest.table import collectives_of, event_table, num_without_device, row_categories
+from zerotrace.ingest.table import collectives_of, event_table, row_categories, without_device
 from zerotrace.model import Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 
 _MAX_RANK = (1 << 31) - 1
@@ -134,11 +134,20 @@ def _mode_of(document: Document, rows: EventRows, path: Path) -> Mode:
 
 
 def _device_unknown(rows: EventRows, path: Path) -> list[Diagnostic]:
-    count = num_without_device(rows)
+    where = without_device(rows)
+    count = where.size
     if not count:
         return []
-    message = f"{name_of(path)}: {count} device rows name no device; taken to be on device 0"
-    return [Diagnostic(code="device_unknown", level=Level.WARNING, file=name_of(path), count=count, message=message)]
+    return [
+        Diagnostic(
+            code="device_unknown",
+            level=Level.WARNING,
+            file=name_of(path),
+            count=count,
+            event=int(where.min()),
+            message=f"{name_of(path)}: {count} device rows name no device; taken to be on device 0",
+        )
+    ]
 
 
 def _windows(

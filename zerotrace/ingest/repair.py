@@ -9,6 +9,9 @@ _STRING_OR_REST = re.compile(rb'"(?:[^"\\]|\\.)*"|[^"]+', re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _NOT_FINITE = re.compile(rb"(?<![\w.])-?(?:NaN|nan|Infinity|infinity|inf)(?![\w.])")
 
+_IN_STRINGS = ("raw control characters in strings", _CONTROL, b" ")
+_BETWEEN_STRINGS = ("non-finite numbers (NaN, Infinity)", _NOT_FINITE, b"null")
+
 
 @dataclass(frozen=True)
 class Repair:
@@ -17,6 +20,8 @@ class Repair:
     code: str
     what: str
     count: int
+    offset: int
+    """Byte at which the first of them stood."""
 
 
 def repair_json(text: bytes) -> tuple[bytes, list[Repair]]:
@@ -31,26 +36,21 @@ def repair_json(text: bytes) -> tuple[bytes, list[Repair]]:
     repairs: list[Repair] = []
     try:
         text.decode("utf-8")
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as error:
         decoded = text.decode("utf-8", "replace")
-        repairs.append(Repair("encoding_repaired", "byte sequences that are not UTF-8", decoded.count("\ufffd")))
+        count = decoded.count("\ufffd")
+        repairs.append(Repair("encoding_repaired", "byte sequences that are not UTF-8", count, error.start))
         text = decoded.encode()
-    num_control = num_not_finite = 0
+    places: dict[str, list[int]] = {}
 
     def mend(match: re.Match[bytes]) -> bytes:
-        nonlocal num_control, num_not_finite
-        piece = match[0]
-        if piece.startswith(b'"'):
-            piece, count = _CONTROL.subn(b" ", piece)
-            num_control += count
-        else:
-            piece, count = _NOT_FINITE.subn(b"null", piece)
-            num_not_finite += count
+        what, pattern, instead = _IN_STRINGS if match[0].startswith(b'"') else _BETWEEN_STRINGS
+        piece, count = pattern.subn(instead, match[0])
+        if count:
+            found = places.setdefault(what, [0, match.start()])
+            found[0] += count
         return piece
 
     text = _STRING_OR_REST.sub(mend, text)
-    if num_control:
-        repairs.append(Repair("json_repaired", "raw control characters in strings", num_control))
-    if num_not_finite:
-        repairs.append(Repair("json_repaired", "non-finite numbers (NaN, Infinity)", num_not_finite))
+    repairs += [Repair("json_repaired", what, count, offset) for what, (count, offset) in places.items()]
     return text, repairs

@@ -93,7 +93,7 @@ def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Dia
         ("neither start nor duration (both 0)", relevant & sound & nowhere),
     )
     for fault, bad in faults:
-        _report_dropped(fault, bad, is_device, path, diagnostics)
+        _report_dropped(fault, bad, is_device, position, path, diagnostics)
     kept = np.flatnonzero(relevant & ~np.logical_or.reduce([bad for _, bad in faults]))
     base_ns = _base_time(document, path, diagnostics)
     chosen = events if kept.size == len(events) else [events[i] for i in kept.tolist()]
@@ -123,6 +123,7 @@ def _without_duplicates(rows: EventRows, path: Path, diagnostics: list[Diagnosti
             level=Level.WARNING,
             file=name_of(path),
             count=count,
+            event=int(rows.position[repeated][0]),
             message=f"{name_of(path)}: {count} {noun} removed that repeat another one in name, time, place and ids",
             hint="the profiler delivered a buffer twice; each record is counted once",
         )
@@ -164,7 +165,7 @@ def _exact_times(
 
 
 def _report_dropped(
-    fault: str, bad: BoolArray, is_device: BoolArray, path: Path, diagnostics: list[Diagnostic]
+    fault: str, bad: BoolArray, is_device: BoolArray, position: Int64Array, path: Path, diagnostics: list[Diagnostic]
 ) -> None:
     num_device, num_host = int((bad & is_device).sum()), int((bad & ~is_device).sum())
     if not num_device + num_host:
@@ -175,6 +176,7 @@ def _report_dropped(
             level=Level.WARNING,
             file=name_of(path),
             count=num_device + num_host,
+            event=int(position[bad][0]),
             message=f"{name_of(path)}: {num_device} device rows and {num_host} host events with {fault} dropped",
         )
     )

@@ -103,10 +103,11 @@ def event_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def num_without_device(rows: EventRows) -> int:
-    """Device rows that name no device in any way."""
-    pairs = [(rows.events[row], rows.args[row]) for row in np.flatnonzero(rows.is_device).tolist()]
-    return int((~_has_device(pairs)).sum())
+def without_device(rows: EventRows) -> Int64Array:
+    """Positions in the file of device rows that name no device in any way."""
+    place = np.flatnonzero(rows.is_device)
+    pairs = [(rows.events[row], rows.args[row]) for row in place.tolist()]
+    return rows.position[place[~_has_device(pairs)]]
 
 
 def _stated_devices(pairs: Sequence[tuple[Event, Args]]) -> Ints:

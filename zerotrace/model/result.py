@@ -35,6 +35,10 @@ class Diagnostic:
     """Name of the trace file, relative to the run folder; ``None`` where it concerns all of them."""
     count: int = 1
     hint: str | None = None
+    event: int | None = None
+    """Position in ``traceEvents`` of the first event concerned; ``None`` where it is not about events."""
+    offset: int | None = None
+    """Byte at which the first of it stands in the file's unpacked text; ``None`` where it is not about text."""
 
 
 @dataclass(frozen=True, kw_only=True)

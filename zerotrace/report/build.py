@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zerotrace.analysis.diagnostics import group_diagnostics
 from zerotrace.model import STEP_ALL, Analysis, Level
 from zerotrace.report import embed, figures
 from zerotrace.report.charts import Chart
@@ -83,7 +84,8 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
         memory=memory,
         payload=payload,
         findings=finding_entries(analysis, payload),
-        level=Level,
+        weaknesses=group_diagnostics(analysis.diagnostics, Level.ERROR, Level.WARNING),
+        remarks=group_diagnostics(analysis.diagnostics, Level.INFO),
     )
 
 

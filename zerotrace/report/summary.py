@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from zerotrace.model import STEP_ALL, Analysis, Attribution, Diagnostic, Level, Mode, RankSummary, Spread
+from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode, RankSummary, Spread
 from zerotrace.units import format_bytes, format_count, format_ns
 
 UNKNOWN = "–"
@@ -28,18 +28,6 @@ class Tile:
     """Name and exact value, written to ``data-`` attributes."""
     dilated: bool = False
     """Read from a profiled step: the dilation of the profiler is in it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiagnosticGroup:
-    """All diagnostics of one code, level and message."""
-
-    code: str
-    level: Level
-    message: str
-    hint: str | None
-    files: tuple[str, ...]
-    count: int
 
 
 def header_facts(analysis: Analysis) -> tuple[str, ...]:
@@ -168,26 +156,6 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
             "not defined by launch" if by_launch else silent,
         ),
         _memory_tile(analysis),
-    )
-
-
-def diagnostic_groups(analysis: Analysis, *levels: Level) -> tuple[DiagnosticGroup, ...]:
-    """Diagnostics of these levels, worst first, one entry for the same words about several files."""
-    order = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2}
-    groups: dict[tuple[Level, str, str], list[Diagnostic]] = {}
-    for diagnostic in analysis.diagnostics:
-        if diagnostic.level in levels:
-            groups.setdefault((diagnostic.level, diagnostic.code, diagnostic.message), []).append(diagnostic)
-    return tuple(
-        DiagnosticGroup(
-            code=code,
-            level=level,
-            message=message,
-            hint=next((member.hint for member in members if member.hint), None),
-            files=tuple(dict.fromkeys(member.file for member in members if member.file)),
-            count=sum(member.count for member in members),
-        )
-        for (level, code, message), members in sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1]))
     )
 
 
