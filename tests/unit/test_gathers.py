@@ -12,7 +12,7 @@ from tests.builders import TraceBuilder
 from tests.conftest import Analyse
 from zerotrace.cli.gathers import gather_lines
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase, is_label
-from zerotrace.model import Analysis, Attribution, GatherGroup, GatherReport
+from zerotrace.model import Analysis, Attribution, GatherGroup, GatherReport, Level
 
 DEMAND, PREFETCH, REFRESH = GatherKind.DEMAND, GatherKind.PREFETCH, GatherKind.REFRESH
 GATHERS = 25
@@ -171,6 +171,42 @@ def test_without_labels_kinds_phases_and_needs_are_inferred(analyse: Analyse, tm
     assert report.steps[0].num_forced_syncs == labelled.steps[0].num_forced_syncs == 1
     assert report.steps[0].coordinator_ns is None
     assert "inferred from the order" in gather_lines(analysis)[-1]
+
+
+def malformed(trace: TraceBuilder, change: tuple[str, str]) -> TraceBuilder:
+    """The same trace with labels that cannot be read."""
+    for event in trace.events:
+        if is_label(event["name"]):
+            event["name"] = event["name"].replace(*change, 1)
+    return trace
+
+
+@pytest.mark.parametrize("change", [("zt1:", "zt1:broken_"), ("zt1:", "zt2:")])
+def test_labels_that_cannot_be_read_are_not_said_to_be_absent(change: tuple[str, str], analyse: Analyse) -> None:
+    trace = stage_three(0)
+    count = sum(is_label(event["name"]) for event in trace.events)
+    assert count == 12
+    analysis = analyse(malformed(trace, change))
+    (note,) = [note for note in analysis.diagnostics if note.code == "labels_unread"]
+    assert (note.level, note.file, note.count) == (Level.WARNING, "rank_0.json", count)
+    assert "rank_0.json: 12 of 12 labels are malformed or of another version, and were not read" in note.message
+    assert note.hint
+    report = report_of(analysis)
+    assert (report.inferred_ratio, report.num_unread_labels) == (1, count)
+    said = gather_lines(analysis)[-1]
+    assert said.startswith("12 labels are malformed or of another version: kind and phase are inferred")
+
+
+def test_a_run_whose_gather_labels_alone_are_malformed_says_so(analyse: Analyse) -> None:
+    trace = TraceBuilder().step(0, 0, 200).compute(20, 60, launched=10)
+    trace.label("zt1:gather kind=unheard", 2, 6).all_gather(30, 90, launched=4)
+    trace.label(Label(event=LabelEvent.PHASE, phase=Phase.FORWARD), 1, 100)
+    analysis = analyse(trace)
+    assert analysis.gathers is None
+    assert "labels that could not be read, malformed or later: 1." in (analysis.no_gathers or "")
+    (note,) = [note for note in analysis.diagnostics if note.code == "labels_unread"]
+    assert "1 of 2 labels" in note.message
+    assert "'zt1:gather kind=unheard'" in note.message
 
 
 def test_a_gather_with_several_collectives_counts_shared_time_once(analyse: Analyse, tmp_path: Path) -> None:

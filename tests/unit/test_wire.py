@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from zerotrace.analysis.kinds import kind_of, sent_share
 from zerotrace.analysis.wire.settings import DEFAULTS, micro_steps, setting
 from zerotrace.errors import TraceError
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase
-from zerotrace.model import CollectiveKind, Level, ModelShape, Origin, RunManifest, WireCause, WireLedger
+from zerotrace.model import CollectiveKind, LabelsRecord, Level, ModelShape, Origin, RunManifest, WireCause, WireLedger
 
 PSI = 1000
 
@@ -382,6 +383,23 @@ def test_labels_tell_stage_3_where_elements_are_unknown(analyse: Analyse, tmp_pa
         trace.label(gather(GatherKind.DEMAND, Phase.FORWARD, PSI), 30, 40)
     (note,) = [note for note in analyse(*traces).diagnostics if note.code == "stage_contradicts"]
     assert "1 parameter gathers of stage 3 are labelled in a step of a rank" in note.message
+
+
+@pytest.mark.parametrize(("name", "told"), [(None, True), ("zt1:gather kind=unheard", False)])
+def test_labels_without_a_gather_tell_other_stages_unless_some_cannot_be_read(
+    name: str | None, told: bool, analyse: Analyse, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    labelled = replace(run_manifest(3, 2), labels=LabelsRecord(version=1, hooks=("phases", "gathers")))
+    (tmp_path / "run" / "manifest.json").write_bytes(msgspec.json.encode(labelled))
+    traces = [TraceBuilder(rank, 2).step(2, 0, 5000).compute(10, 20) for rank in range(2)]
+    for trace in traces:
+        put_on(trace, 100, "allreduce", None, (0, 1))
+        trace.label(reduce(PSI), 30, 40)
+        if name is not None:
+            trace.label(name, 50, 60)
+    notes = [note for note in analyse(*traces).diagnostics if note.code == "stage_contradicts"]
+    assert [("stage 0 or 1 or 2: it is labelled" in note.message) for note in notes] == [True] * told
 
 
 def test_no_more_parameters_are_persisted_than_there_are(ledger: Ledger) -> None:

@@ -13,7 +13,7 @@ from zerotrace.ingest.classify import ANNOTATION_CATS
 from zerotrace.ingest.columns import Texts
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array
-from zerotrace.labels import Label, LabelEvent, Phase, label_event, parse_label
+from zerotrace.labels import Label, LabelEvent, Phase, is_label, label_event, parse_label
 from zerotrace.model import StepWindow
 from zerotrace.tables import codes_and_names, ints, optional_ints
 
@@ -96,10 +96,10 @@ def find_labels(events: pa.Table, wanted: Collection[LabelEvent] = TELLING) -> L
     codes, names = codes_and_names(events, "name")
     parsed = {code: label for code, name in enumerate(names) if (label := _parse(name, wanted)) is not None}
     cats, distinct = codes_and_names(events, "cat")
-    is_label = np.zeros(len(names) + 1, dtype=bool)
-    is_label[list(parsed)] = True
+    chosen = np.zeros(len(names) + 1, dtype=bool)
+    chosen[list(parsed)] = True
     on_host = np.array([*(cat in ANNOTATION_CATS for cat in distinct), False])
-    rows = np.flatnonzero(is_label[codes] & on_host[cats])
+    rows = np.flatnonzero(chosen[codes] & on_host[cats])
     start = ints(events, "start_ns")[rows]
     order = np.argsort(start, kind="stable")
     rows, start = rows[order], start[order]
@@ -110,6 +110,36 @@ def find_labels(events: pa.Table, wanted: Collection[LabelEvent] = TELLING) -> L
         pid=ints(events, "pid")[rows],
         tid=ints(events, "tid")[rows],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadLabels:
+    """Annotations of one rank that claim to be labels and cannot be read: malformed, or of another version."""
+
+    count: int
+    num_labels: int
+    """All that claim to be labels."""
+    example: str
+    """The name of the first."""
+
+
+def unread_labels(events: pa.Table) -> UnreadLabels | None:
+    """What could not be read of one rank's labels; ``None`` where all could.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+    """
+    codes, names = codes_and_names(events, "name")
+    claims = np.array([*map(is_label, names), False], dtype=bool)
+    if not claims.any():
+        return None
+    unread = np.array([*(claim and parse_label(name) is None for claim, name in zip(claims, names)), False], dtype=bool)
+    cats, distinct = codes_and_names(events, "cat")
+    on_host = np.array([*(cat in ANNOTATION_CATS for cat in distinct), False])[cats]
+    rows = np.flatnonzero(unread[codes] & on_host)
+    if not rows.size:
+        return None
+    return UnreadLabels(count=rows.size, num_labels=int((claims[codes] & on_host).sum()), example=names[codes[rows[0]]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
-from zerotrace.analysis.labelled import LabelTotal, find_labels, label_totals
+from zerotrace.analysis.labelled import LabelTotal, UnreadLabels, find_labels, label_totals, unread_labels
 from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.overlap_tax import DeviceTax, device_taxes
 from zerotrace.analysis.own_time import OwnTimes, own_times
@@ -45,6 +45,8 @@ ATTRIBUTION_TOLERANCE = 0.01
 
 _TOP_KERNELS = 12
 
+_MAX_NAME = 60
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankAnalysis:
@@ -74,6 +76,8 @@ class RankAnalysis:
     traffic: RankTraffic
     labels: tuple[LabelTotal, ...]
     """What the rank's labels count up to in each step."""
+    num_unread_labels: int
+    """Labels that could not be read."""
     reductions: tuple[ReductionStep, ...]
     """The reduction of gradients in each step that has some."""
     gathers: RankGathers | None
@@ -107,6 +111,8 @@ def analyse_rank(
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
         diagnostics += _unlinked_rows(file, ints(events, "event")[on_device(events) & ~launches.linked])
     exposed = {time.device: time.exposed for time in times}
+    unread = unread_labels(events)
+    diagnostics += _unread_labels(file, unread)
     rows = collective_rows(rank, events, windows, launches, labels)
     view = RankView(
         events=events,
@@ -136,6 +142,7 @@ def analyse_rank(
         ),
         traffic=rank_traffic(rows),
         labels=label_totals(labels, windows),
+        num_unread_labels=unread.count if unread is not None else 0,
         reductions=tuple(reduction_steps(rank, rows, windows, times, causes)),
         gathers=find_gathers(view, attribution),
         top_kernels=tuple(_top_kernels(rank, events)),
@@ -207,6 +214,26 @@ def _unlinked_rows(file: str, event: Int64Array) -> list[Diagnostic]:
             hint="expected at the start of a window, and in traces taken without CPU activities",
         )
     ]
+
+
+def _unread_labels(file: str, unread: UnreadLabels | None) -> list[Diagnostic]:
+    if unread is None:
+        return []
+    return [
+        Diagnostic(
+            code="labels_unread",
+            level=Level.WARNING,
+            file=file,
+            count=unread.count,
+            message=f"{file}: {unread.count} of {unread.num_labels} labels are malformed or of another version, and "
+            f"were not read: {_shortened(unread.example)!r}; what they would tell is inferred, or unknown",
+            hint="capture again, or analyze with the zerotrace that captured",
+        )
+    ]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def _top_kernels(rank: int, events: pa.Table) -> list[KernelTime]:

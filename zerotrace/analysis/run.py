@@ -296,7 +296,8 @@ def _wire(readings: Sequence[RankReading], steps: Set[tuple[int, int]], told: Le
 
 
 def _stage_contradiction(readings: Sequence[RankReading], told: LedgerRequest) -> Diagnostic | None:
-    labels = {reading.source.rank: reading.analysis.labels for reading in readings}
+    all_read = not any(reading.analysis.num_unread_labels for reading in readings)
+    labels = {reading.source.rank: reading.analysis.labels for reading in readings if all_read}
     steps = {(part.rank, part.step) for reading in readings for part in reading.analysis.partition if part.known}
     return stage_contradiction([reading.analysis.traffic for reading in readings], labels, steps, told)
 

@@ -140,6 +140,8 @@ class GatherReport:
 
     inferred_ratio: float
     """Part of the demands and prefetches whose kind and phase are inferred, for want of labels."""
+    num_unread_labels: int = 0
+    """Labels of any kind that could not be read, over all ranks: malformed, or of another version."""
     steps: tuple[GatherStep, ...]
     cold_steps: tuple[int, ...]
     """Steps that are cold on any rank: shown apart, in none of the figures below."""

@@ -52,7 +52,16 @@ def gather_remarks(report: GatherReport) -> Iterator[str]:
         steps = ", ".join(map(str, report.cold_steps))
         yield f"Cold, without any prefetch, and in none of these figures: step {steps}."
     if report.inferred_ratio:
-        yield "There are no labels: kind and phase are inferred from the order of the host's calls."
+        yield f"{_why_inferred(report)}: kind and phase are inferred from the order of the host's calls."
+
+
+def _why_inferred(report: GatherReport) -> str:
+    if report.num_unread_labels:
+        unread = report.num_unread_labels
+        return f"{format_count(unread)} label{' is' if unread == 1 else 's are'} malformed or of another version"
+    if report.inferred_ratio < 1:
+        return f"{format_percent(report.inferred_ratio)} of the gathers have no label"
+    return "There are no labels"
 
 
 def warm_steps(report: GatherReport) -> list[GatherStep]:

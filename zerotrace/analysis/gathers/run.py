@@ -48,10 +48,16 @@ def run_gathers(readings: Sequence[RankReading], meeting: Meeting | None, told: 
     if stage is not None and stage < 3:
         reason = f"ZeRO stage {stage} keeps whole parameters on every rank: no module waits for a gather."
         return RunGathers((), None, reason)
+    unread = sum(reading.analysis.num_unread_labels for reading in readings)
     own = {reading.source.rank: found for reading in readings if (found := reading.analysis.gathers) is not None}
     if not any(len(found) for found in own.values()):
-        reason = "No gather of parameters was found: the traces hold no label of one, and no all-gather that was "
-        return RunGathers((), None, f"{reason}launched outside of the optimizer step.")
+        reason = (
+            "No gather of parameters was found: the traces hold no label of one, and no all-gather that was launched "
+        )
+        reason += "outside of the optimizer step."
+        if unread:
+            reason = f"No gather of parameters was found; labels that could not be read, malformed or later: {unread}."
+        return RunGathers((), None, reason)
     cold = cold_steps(own, zero_config(told.manifest))
     parts = tuple(
         complete_gathers(
@@ -67,7 +73,8 @@ def run_gathers(readings: Sequence[RankReading], meeting: Meeting | None, told: 
         if reading.source.rank in own
     )
     windows = [window for reading in readings for window in reading.windows]
-    return RunGathers(parts, gather_report(parts, windows), None, tuple(_diagnostics(parts)))
+    report = gather_report(parts, windows)
+    return RunGathers(parts, report and replace(report, num_unread_labels=unread), None, tuple(_diagnostics(parts)))
 
 
 def with_gathers(analysis: Analysis, found: RunGathers) -> Analysis:
