@@ -231,7 +231,7 @@ def new_folder(target: Path, *, replace: bool, is_ours: str, reason: str | None 
         yield staging
         _put_in_place(staging, target)
     except OSError as error:
-        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable") from error
+        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable", hint=_MAKE_ROOM) from error
     finally:
         os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
@@ -267,7 +267,7 @@ def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
         staging.chmod(0o666 & ~_umask())
         staging.replace(target)
     except OSError as error:
-        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable") from error
+        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable", hint=_MAKE_ROOM) from error
     finally:
         staging.unlink(missing_ok=True)
 
@@ -386,6 +386,7 @@ def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
         raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
 
 
+_MAKE_ROOM = "make room or allow writing there, or give --out for another folder"
 _GIVE_FOLDER = "give a folder that `zerotrace capture` wrote"
 _AGAIN = {
     "manifest": "capture again, or move the file away to analyse the traces alone",

@@ -100,6 +100,13 @@ def test_the_table_fits_80_columns(baseline: str, stages: list[str]) -> None:
     assert row[1:] == ["3", "2", "6.762", "15.104", "466.9", "17.5", "–", f"{exposed:.1f}"]
 
 
+def test_how_exposed_comes_to_be_known_is_said_beside_the_table_alone(stages: list[str]) -> None:
+    assert f"exposed is unknown until a run is analysed: `zerotrace analyze {stages[0]}`, and the 3 others." in (
+        compare(*stages).stderr
+    )
+    assert "is analysed" not in compare(*stages, "--csv").stderr + compare(*stages, "--json").output
+
+
 def test_exposed_communication_comes_from_the_analysis_of_that_capture(tmp_path: Path) -> None:
     run = tmp_path / "traces" / "stage3"
     shutil.copytree(TRACES / "stage3", run, ignore=shutil.ignore_patterns("analysis", "light"))

@@ -20,7 +20,8 @@ from zerotrace.analysis.memory.report import memory_report
 from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.model import Analysis, MemoryReport, OwnedBytes, Owner, OwnerGap, ProfiledMemory, RankMemory, RunManifest
 from zerotrace.report.build import render
-from zerotrace.report.memory import gap_text, memory_section, signed_bytes
+from zerotrace.report.memory import gap_text, memory_section
+from zerotrace.report.memory_words import signed_bytes
 from zerotrace.report.rows import EVENT_COLUMNS
 from zerotrace.report.theme import DARK, LIGHT
 from zerotrace.store import read_manifest

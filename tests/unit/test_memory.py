@@ -23,9 +23,11 @@ from zerotrace.analysis.memory.measure import by_owner, measure
 from zerotrace.analysis.memory.reading import measure_ranks
 from zerotrace.analysis.memory.reconcile import reconcile_peak, reconcile_resident
 from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.cli.memory import memory_lines
 from zerotrace.ingest.snapshot import read_snapshot
 from zerotrace.ledger import deepspeed_ledger, paper_ledger, read_settings, shapes_of
 from zerotrace.model import Analysis, Level, MemoryReport, OwnedBytes, Owner, RankMemory
+from zerotrace.report.memory_words import difference_words
 from zerotrace.schema import MEMORY
 from zerotrace.store import read_analysis, read_manifest, read_table
 
@@ -463,3 +465,27 @@ def test_blocks_that_nobody_names_are_not_held_against_the_ledgers(tmp_path: Pat
     assert (memory.resident, memory.peak) == (None, None)
     assert memory.deepspeed is not None
     assert "no owners file names it" in (memory.reason or "")
+
+
+def lines_of(memory: MemoryReport) -> list[str]:
+    return [str(line) for line in memory_lines(memory)]
+
+
+def test_a_difference_that_is_seen_has_a_name_and_what_has_none_is_in_bytes() -> None:
+    told = deepspeed_ledger(shapes_of(NUMELS), read_settings(CONFIG, 1), 2)
+    paper = paper_ledger(shapes_of(NUMELS), 1, 2)
+    exact = memory_of(
+        *(held(x.owner, round(x.bytes), round(x.bytes) - x.rounding_bytes) for x in told.lines if x.bytes)
+    )
+    assert difference_words(reconcile_resident(exact, told, paper)) == "nothing unexplained"
+    more = reconcile_resident(memory_of(*exact.resident, held(Owner.OTHER, 10 * MIB)), told, paper)
+    assert difference_words(more).startswith("10.0 MiB (")
+    assert difference_words(more).endswith(" %) unexplained")
+    rounded = memory_of(*exact.resident, held(Owner.PARAMS, 3 * MIB, 0))  # rounding alone
+    assert (
+        difference_words(reconcile_resident(rounded, told, paper)) == "params +3.00 MiB explained, nothing unexplained"
+    )
+    report = MemoryReport(ranks=(memory_of(held(Owner.PARAMS, MIB)),), resident=more)
+    first, second = lines_of(report)
+    assert first == "Memory between steps 1.00 MiB (params 1.00 MiB)."
+    assert "0.00 %" not in second

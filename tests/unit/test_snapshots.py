@@ -189,6 +189,7 @@ def test_holders_are_named_without_numbers(holder: str, part: str) -> None:
 def refusal(path: Path, limits: PickleLimits | None = None) -> str:
     with pytest.raises(SnapshotError, match=path.name) as caught:
         read_snapshot(path, limits)
+    assert caught.value.hint, "what to do is said, too"
     return caught.value.code
 
 
@@ -213,25 +214,32 @@ def test_parts_that_are_shared_a_million_times_are_not_walked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "said"),
     [
-        [],
-        {},
-        {"segments": 3},
-        {"segments": []},
-        {"segments": [{"device": 0}]},
-        {"segments": [{"device": 0, "address": "0", "total_size": 1, "blocks": []}]},
-        {"segments": [{"device": 0, "address": 1 << 70, "total_size": 1, "blocks": []}]},
-        {"segments": [{"device": 0, "address": 1.5, "total_size": 1, "blocks": []}]},
-        {"segments": [{"device": 0, "address": 1, "total_size": 1, "blocks": []}], "device_traces": [[{}]]},
-        {"segments": [{"device": [], "address": 1, "total_size": 1, "blocks": []}]},
+        ([], "it holds one list where a dict is expected"),
+        (None, "it holds nothing where a dict is expected"),
+        ({}, "segments is missing"),
+        ({"segments": 3}, "of another kind than torch writes"),
+        ({"segments": []}, "a snapshot without segments"),
+        ({"segments": [{"device": 0}]}, "blocks is missing in a part of it"),
+        ({"segments": [{"device": 0, "address": "0", "total_size": 1, "blocks": []}]}, "is no whole number"),
+        ({"segments": [{"device": 0, "address": 1 << 70, "total_size": 1, "blocks": []}]}, "of another kind"),
+        ({"segments": [{"device": 0, "address": 1.5, "total_size": 1, "blocks": []}]}, "is no whole number"),
+        (
+            {"segments": [{"device": 0, "address": 1, "total_size": 1, "blocks": []}], "device_traces": [[{}]]},
+            "action is missing in a part of it",
+        ),
+        ({"segments": [{"device": [], "address": 1, "total_size": 1, "blocks": []}]}, "of another kind"),
     ],
     ids=repr,
 )
-def test_a_sound_pickle_of_something_else_is_no_snapshot(content: Any, tmp_path: Path) -> None:
+def test_a_sound_pickle_of_something_else_is_no_snapshot(content: Any, said: str, tmp_path: Path) -> None:
     path = tmp_path / "other.pickle"
     path.write_bytes(pickle.dumps(content))
     assert refusal(path) == "snapshot_invalid"
+    with pytest.raises(SnapshotError, match=said) as caught:
+        read_snapshot(path)
+    assert "Error" not in str(caught.value)
 
 
 def test_damaged_and_missing_files_are_said_to_be(tmp_path: Path) -> None:

@@ -131,7 +131,10 @@ def _read(path: Path, folder: Path, number: int, attribution: Attribution, alone
     except TraceError as error:
         if error.code in _NO_TRACE and not alone and not is_named_as_rank(path):
             name = name_of(path)
-            return _Skipped(Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error)))
+            hint = "nothing is lost if it is no trace; else give the traces by name"
+            return _Skipped(
+                Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint)
+            )
         raise
     else:
         write_events(folder, number, trace.events)

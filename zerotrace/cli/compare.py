@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
         for ablation in comparison.ablations:
             for line in ablation_lines(ablation):
                 click.echo(printable(line))
+        _hint_at_analysis(folders, comparison)
     for note in comparison.notes:
         click.echo(printable(f"Note: {note}"), err=True)
 
@@ -92,6 +94,18 @@ def _read(folder: Path, notes: list[str]) -> CapturedRun:
         notes.append(f"The analysis of {name} is that of another capture; analyze it anew.")
         return CapturedRun(name=name, manifest=manifest)
     return CapturedRun(name=name, manifest=manifest, analysis=analysis)
+
+
+def _hint_at_analysis(folders: Sequence[Path], comparison: Comparison) -> None:
+    """Says how exposed time comes to be known, where a run is not analysed yet."""
+    from zerotrace.store import has_analysis
+
+    waiting = [folder for folder, run in zip(folders, comparison.runs) if run.exposed_ns is None]
+    waiting = [folder for folder in waiting if not has_analysis(folder)]
+    if waiting:
+        others = f", and the {len(waiting) - 1} others" if len(waiting) > 2 else ", and the other" * (len(waiting) - 1)
+        command = f"zerotrace analyze {shlex.quote(str(waiting[0]))}"
+        click.echo(printable(f"Note: exposed is unknown until a run is analysed: `{command}`{others}."), err=True)
 
 
 def _print_table(comparison: Comparison) -> None:

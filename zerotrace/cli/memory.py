@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from rich.text import Text
 
 from zerotrace.model import MemoryReport, OwnedBytes, Owner, Reconciliation
-from zerotrace.units import format_bytes, format_ratio
+from zerotrace.report.memory_words import difference_words
+from zerotrace.units import format_bytes
 
 _MAX_OWNERS = 4
 
@@ -37,7 +38,9 @@ def _owners(entries: Iterable[OwnedBytes]) -> str:
     most = sorted(totals.items(), key=lambda item: -item[1])[:_MAX_OWNERS]
     rest = sum(totals.values()) - sum(size for _, size in most)
     named = [f"{owner.value} {format_bytes(size)}" for owner, size in most]
-    return f"{format_bytes(sum(totals.values()))} ({', '.join([*named, f'others {format_bytes(rest)}'])})"
+    if rest:
+        named.append(f"others {format_bytes(rest)}")
+    return f"{format_bytes(sum(totals.values()))} ({', '.join(named)})"
 
 
 def _against(found: Reconciliation | None, name: str) -> str | None:
@@ -45,6 +48,6 @@ def _against(found: Reconciliation | None, name: str) -> str | None:
         return None
     paper = f", the paper's {format_bytes(found.paper_bytes)}" if name == "resident" else ""
     return (
-        f"{name} {format_bytes(found.measured_bytes)}, DeepSpeed's {format_bytes(found.deepspeed_bytes)}{paper}, "
-        f"{format_ratio(found.unexplained_ratio)} unexplained"
+        f"{name} {format_bytes(found.measured_bytes)}, DeepSpeed's {format_bytes(found.deepspeed_bytes)}{paper}: "
+        f"{difference_words(found)}"
     )

@@ -83,7 +83,11 @@ def read_trace_bytes(path: Path) -> tuple[bytes, str]:
             hint="the writer was stopped before it finished; capture this rank again",
         ) from error
     except _BadGzipError as error:
-        raise TraceError(f"{name_of(path)}: not a sound gzip file: {error}", code="gzip_invalid") from error
+        raise TraceError(
+            f"{name_of(path)}: not a sound gzip file: {error}",
+            code="gzip_invalid",
+            hint="the file was altered or not copied whole; copy it anew, or capture this rank again",
+        ) from error
 
 
 def digest_file(path: Path) -> str:
@@ -136,7 +140,9 @@ def _read_file(path: Path) -> bytes:
 
 
 def _unreadable(path: Path, error: OSError) -> TraceError:
-    return TraceError(f"{name_of(path)}: cannot be read: {error.strerror}", code="unreadable")
+    return TraceError(
+        f"{name_of(path)}: cannot be read: {error.strerror}", code="unreadable", hint="check that it may be read"
+    )
 
 
 def _gunzip(data: bytes) -> bytes:

@@ -23,6 +23,10 @@ _TRACE_EVENTS_KEY = b'"traceEvents"'
 # Keys that a trace has once; inside of a text their quotation marks are escaped.
 _ONCE = tuple(re.compile(rb'(?<!\\)"' + key + rb'"\s*:') for key in (b"schemaVersion", b"traceEvents"))
 
+_NOT_A_TRACE = (
+    "expected is JSON as torch.profiler writes it, with traceEvents; give the traces by name, or move this away"
+)
+
 
 class Args(msgspec.Struct, gc=False, frozen=True):
     """The ``args`` of an event, as the JSON has them. Types are checked where columns are built.
@@ -185,11 +189,15 @@ def _decode(text: bytes, path: Path) -> Document:
     try:
         document = msgspec.json.decode(text, type=Document)
     except RecursionError as error:
-        raise TraceError(f"{name_of(path)}: JSON nested too deeply to be a trace", code="json_invalid") from error
+        raise TraceError(
+            f"{name_of(path)}: JSON nested too deeply to be a trace", code="json_invalid", hint=_NOT_A_TRACE
+        ) from error
     except msgspec.ValidationError:
         document = _decode_loosely(text, path)
     if document.traceEvents is None:
-        raise TraceError(f"{name_of(path)}: JSON without traceEvents, so no trace", code="not_a_trace")
+        raise TraceError(
+            f"{name_of(path)}: JSON without traceEvents, so no trace", code="not_a_trace", hint=_NOT_A_TRACE
+        )
     return document
 
 
@@ -208,7 +216,9 @@ def _decode_loosely(text: bytes, path: Path) -> Document:
         loose = msgspec.json.decode(text, type=_LooseDocument)
     except (msgspec.ValidationError, RecursionError) as error:
         if _TRACE_EVENTS_KEY not in text:
-            raise TraceError(f"{name_of(path)}: JSON of another kind, no trace", code="not_a_trace") from error
+            raise TraceError(
+                f"{name_of(path)}: JSON of another kind, no trace", code="not_a_trace", hint=_NOT_A_TRACE
+            ) from error
         raise TraceError(
             f"{name_of(path)}: traceEvents is not a list of events: {error}",
             code="json_invalid",
@@ -230,9 +240,9 @@ def _event_or_blank(entry: Any) -> Event | None:
 def _refuse_hopeless(text: bytes, path: Path, error: msgspec.DecodeError) -> None:
     """Raises for text that no repair can turn into a trace."""
     if not text.strip(b"\0 \r\n\t"):
-        raise TraceError(f"{name_of(path)}: empty", code="not_a_trace") from error
+        raise TraceError(f"{name_of(path)}: empty", code="not_a_trace", hint=_NOT_A_TRACE) from error
     if _first_byte(text) != b"{" or _TRACE_EVENTS_KEY not in text:
-        raise TraceError(f"{name_of(path)}: no JSON trace: {error}", code="not_a_trace") from error
+        raise TraceError(f"{name_of(path)}: no JSON trace: {error}", code="not_a_trace", hint=_NOT_A_TRACE) from error
     if "truncated" in str(error):
         raise _truncated(text, path) from error
 

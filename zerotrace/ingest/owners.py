@@ -55,9 +55,17 @@ def read_owners(path: Path) -> tuple[Owners, str]:
         data = path.read_bytes()
         owners = msgspec.json.decode(data, type=Owners)
     except OSError as error:
-        raise SnapshotError(f"{file}: cannot be read: {error.strerror}", code="unreadable") from error
+        raise SnapshotError(
+            f"{file}: cannot be read: {error.strerror}",
+            code="unreadable",
+            hint="check the path, and that the file may be read",
+        ) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise SnapshotError(f"{file}: no owners file: {error}", code="owners_invalid") from error
+        raise SnapshotError(
+            f"{file}: no owners file: {error}",
+            code="owners_invalid",
+            hint="expected is rank_N.owners.json as `zerotrace capture` wrote it; capture again, or leave it out",
+        ) from error
     if owners.version != OWNERS_VERSION:
         raise SnapshotError(
             f"{file}: version {owners.version} of the format, this zerotrace reads {OWNERS_VERSION}",

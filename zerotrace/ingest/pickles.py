@@ -19,6 +19,11 @@ from zerotrace.errors import SnapshotError
 Plain = Any
 
 
+#: What to do about a file that is damaged, and about one that is too large.
+TAKE_AGAIN = "the writer was stopped, or the file was altered; take the snapshot again"
+FEWER_STEPS = "record the history of fewer steps (max_entries), and take the snapshot again"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PickleLimits:
     """How much a file may ask for. A step of a model of a thousand layers stays far below."""
@@ -58,7 +63,7 @@ def load_plain(data: bytes, file: str, limits: PickleLimits | None = None) -> Pl
         raise SnapshotError(
             f"{file}: damaged: no sound pickle around byte {machine.position}",
             code="pickle_invalid",
-            hint="the writer was stopped, or the file was altered; take the snapshot again",
+            hint=TAKE_AGAIN,
         ) from error
 
 
@@ -167,7 +172,9 @@ class _Machine:
     def too_large(self, position: int, what: str) -> NoReturn:
         """Raises for a pickle that goes over a limit."""
         raise SnapshotError(
-            f"{self._file}: too large for a snapshot: {what} by byte {position}", code="pickle_too_large"
+            f"{self._file}: too large for a snapshot: {what} by byte {position}",
+            code="pickle_too_large",
+            hint=FEWER_STEPS,
         )
 
 

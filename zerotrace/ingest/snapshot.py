@@ -18,12 +18,14 @@ import numpy as np
 
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.files import name_of
-from zerotrace.ingest.pickles import PickleLimits, load_plain
+from zerotrace.ingest.pickles import FEWER_STEPS, TAKE_AGAIN, PickleLimits, load_plain
 from zerotrace.intervals import Int64Array
 from zerotrace.tables import BoolArray
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
+
+_CHECK_PATH = "check the path, and that the file may be read"
 
 #: Events of the history that say how much is allocated or reserved, by their code in :attr:`Snapshot.event_action`.
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap")
@@ -97,15 +99,34 @@ def read_snapshot(path: Path, limits: PickleLimits | None = None) -> tuple[list[
     try:
         devices = _by_device(content)
         found = [_Reader(content, limits).device(device) for device in devices]
-    except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError, _OddPart) as error:
         raise SnapshotError(
-            f"{file}: no allocator snapshot: {type(error).__name__}: {error}",
+            f"{file}: no allocator snapshot: {_what_is_wrong(content, error)}",
             code="snapshot_invalid",
             hint="expected is what torch.cuda.memory._snapshot() returns: a dict with segments and device_traces",
         ) from error
     if not found:
-        raise SnapshotError(f"{file}: a snapshot without segments: nothing was allocated", code="snapshot_invalid")
+        raise SnapshotError(
+            f"{file}: a snapshot without segments: nothing was allocated",
+            code="snapshot_invalid",
+            hint="take it in the process that trains, after a step",
+        )
     return sorted(found, key=lambda snapshot: -snapshot.allocated_bytes), digest
+
+
+class _OddPart(Exception):  # noqa: N818 - never leaves this module
+    """A part that no snapshot has."""
+
+
+def _what_is_wrong(content: Any, error: Exception) -> str:
+    """The first thing that is not as torch writes it."""
+    if not isinstance(content, Mapping):
+        return f"it holds {'nothing' if content is None else f'one {type(content).__name__}'} where a dict is expected"
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing" + ("" if error.args[0] == "segments" else " in a part of it")
+    if isinstance(error, _OddPart):
+        return str(error)
+    return "a part of it is of another kind than torch writes"
 
 
 def _read(path: Path, limits: PickleLimits) -> bytes:
@@ -113,15 +134,16 @@ def _read(path: Path, limits: PickleLimits) -> bytes:
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise SnapshotError(f"{file}: no regular file", code="unreadable")
+            raise SnapshotError(f"{file}: no regular file", code="unreadable", hint=_CHECK_PATH)
         if size > limits.file_bytes:
             raise SnapshotError(
                 f"{file}: too large for a snapshot: {size:,} bytes, at most {limits.file_bytes:,}",
                 code="pickle_too_large",
+                hint=FEWER_STEPS,
             )
         return path.read_bytes()
     except OSError as error:
-        raise SnapshotError(f"{file}: cannot be read: {error.strerror}", code="unreadable") from error
+        raise SnapshotError(f"{file}: cannot be read: {error.strerror}", code="unreadable", hint=_CHECK_PATH) from error
 
 
 def _unpacked(data: bytes, file: str, limits: PickleLimits) -> bytes:
@@ -133,15 +155,20 @@ def _unpacked(data: bytes, file: str, limits: PickleLimits) -> bytes:
         try:
             pieces.append(member.decompress(data, room + 1))
         except zlib.error as error:
-            raise SnapshotError(f"{file}: not a sound gzip file: {error}", code="pickle_invalid") from error
+            raise SnapshotError(
+                f"{file}: not a sound gzip file: {error}", code="pickle_invalid", hint=TAKE_AGAIN
+            ) from error
         room -= len(pieces[-1])
         if room < 0:
             raise SnapshotError(
                 f"{file}: too large for a snapshot: it unpacks to more than {limits.unpacked_bytes:,} bytes",
                 code="pickle_too_large",
+                hint=FEWER_STEPS,
             )
         if not member.eof:
-            raise SnapshotError(f"{file}: truncated: the gzip stream has no end", code="pickle_invalid")
+            raise SnapshotError(
+                f"{file}: truncated: the gzip stream has no end", code="pickle_invalid", hint=TAKE_AGAIN
+            )
         data = member.unused_data
     return b"".join(pieces) if pieces else data
 
@@ -221,11 +248,11 @@ class _Reader:
     def _spend(self, count: int) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise ValueError("more parts than a snapshot has")
+            raise _OddPart("it has more parts than a snapshot")
 
 
 def _int64(values: Sequence[Any]) -> Int64Array:
     # a float would be rounded in silence
     if not {int}.issuperset(map(type, values)):
-        raise TypeError("a size or an address is no whole number")
+        raise _OddPart("a size or an address in it is no whole number")
     return np.array(values, dtype=np.int64)

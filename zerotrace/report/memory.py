@@ -18,7 +18,7 @@ from zerotrace.model import (
     Reconciliation,
 )
 from zerotrace.report.charts import Chart, label_px
-from zerotrace.report.summary import format_percent
+from zerotrace.report.memory_words import difference_words
 from zerotrace.units import GIB, NS_PER_MS, format_bytes
 
 #: Owners in the order in which bars are stacked, and the role and name that they are drawn with.
@@ -95,13 +95,6 @@ def gap_text(gap: OwnerGap) -> str:
     return "agrees" if not gap.gap_bytes else "rounding of the allocator"
 
 
-def signed_bytes(value: float | None) -> str:
-    """A size with its sign; a dash for unknown."""
-    if value is None:
-        return "–"
-    return f"{'−' if value < 0 else '+' if value > 0 else ''}{format_bytes(abs(value))}"
-
-
 def _lead(memory: MemoryReport) -> str:
     if memory.resident is not None:
         return " ".join(memory.resident.words)
@@ -127,10 +120,9 @@ def _highest(memory: MemoryReport) -> RankMemory | None:
 
 
 def _peak_lead(peak: Reconciliation) -> str:
-    unnamed = format_percent(peak.unexplained_ratio)
     return (
         f"The peak of rank {peak.rank} is {format_bytes(peak.measured_bytes)}, at {_INSTANTS[peak.instant]}; by "
-        f"DeepSpeed’s ledger {format_bytes(peak.deepspeed_bytes)}. {unnamed} of it has no name."
+        f"DeepSpeed’s ledger {format_bytes(peak.deepspeed_bytes)}: {difference_words(peak)}."
     )
 
 
