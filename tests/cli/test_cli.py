@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,9 +12,13 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from tests.builders import TraceBuilder
+from tests.page.runs import training_run
 from zerotrace.cli import COMMANDS, main
+from zerotrace.cli.summary import print_summary
+from zerotrace.model import Finding
 
 
 def zerotrace(*words: str) -> Result:
@@ -108,6 +113,18 @@ def test_the_summary_says_whether_a_rank_is_a_straggler(tmp_path: Path) -> None:
     done = zerotrace("analyze", str(tmp_path / "run"), "--no-hta", "--no-report")
     said = " ".join(done.stdout.split())
     assert "Too few delays to tell a straggler from chance. In these steps rank 1 was late by 20.0 µs a step" in said
+
+
+def test_the_summary_shows_the_worst_five_findings_and_counts_the_rest() -> None:
+    found = tuple(
+        Finding(code=f"rule{i}", claim=f"Claim {i}.", evidence="See.", cost_ns=100.0 - i, knob="a key")
+        for i in range(7)
+    )
+    console = Console(file=io.StringIO(), width=80)
+    print_summary(training_run().with_(findings=found).analysis, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("•")]
+    assert lines == [*(f"• Claim {i}." for i in range(5)), "• 2 more findings in analysis.json"]
 
 
 def test_a_summary_fits_80_columns_and_is_plain_when_piped(run_folder: Path) -> None:

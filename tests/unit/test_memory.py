@@ -419,6 +419,12 @@ def test_what_is_reserved_beyond_the_peak_is_a_finding(tmp_path: Path) -> None:
     assert finding.cost_bytes == 8 * MIB  # a segment of 20 MiB, 12 allocated at the peak
     assert finding.gain is not None
     assert finding.gain.memory_bytes == 8 * MIB
+    memory = report_of(analysis)
+    # A tenth of what is reserved is worth a word, and no less.
+    for reserved, is_found in ((10 * MIB, True), (10 * MIB - 10, False)):
+        tight = tuple(replace(m, peak_bytes=9 * MIB, peak_reserved_bytes=reserved) for m in memory.ranks)
+        found = found_codes(replace(analysis, memory=replace(memory, ranks=tight)))
+        assert ("fragmentation" in found) is is_found
 
 
 def test_what_outlives_the_step_is_a_finding(tmp_path: Path) -> None:
@@ -427,6 +433,8 @@ def test_what_outlives_the_step_is_a_finding(tmp_path: Path) -> None:
     leaking = replace(memory.ranks[0], resident=(held(Owner.ACTIVATIONS, MIB),))
     analysis = replace(analysis, memory=replace(memory, ranks=(leaking,)))
     assert "activations_outlive_step" in found_codes(analysis)
+    few = replace(leaking, resident=(held(Owner.ACTIVATIONS, (leaking.peak_bytes or 0) // 101),))
+    assert "activations_outlive_step" not in found_codes(replace(analysis, memory=replace(memory, ranks=(few,))))
 
 
 @pytest.mark.parametrize(("stage", "won"), [(1, 862), (3, 900)])

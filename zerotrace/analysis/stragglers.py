@@ -194,18 +194,34 @@ def _odds(found: Stragglers) -> str:
     return f"by number and size, chance gives as much in {how_often} of runs"
 
 
+def extra_times(lateness: Lateness) -> dict[str, int]:
+    """What the rank had more of than the rank before it, ahead of the collectives at which it was late, nanoseconds.
+
+    The parts add up to its lateness: ``compute``, ``copy``, ``comm`` (collectives of other groups), ``host_bound``,
+    ``rest``, and ``began``: how much later its own time began.
+    """
+    own, before = lateness.own, lateness.before
+    return {
+        "compute": own.compute_ns - before.compute_ns,
+        "copy": own.copy_ns - before.copy_ns,
+        "comm": own.comm_ns - before.comm_ns,
+        "host_bound": (own.host_bound_ns or 0) - (before.host_bound_ns or 0),
+        "rest": own.rest_ns - before.rest_ns,
+        "began": lateness.began_ns,
+    }
+
+
 def _causes(lateness: Lateness, steps: int) -> str:
     """What the rank had more of than the rank before it, most first."""
-    own, before = lateness.own, lateness.before
-    waiting = (own.host_bound_ns or 0) - (before.host_bound_ns or 0)
-    idle = "held back after launch" if own.host_bound_ns is not None else "in no operator"
-    more = {
-        "more compute": own.compute_ns - before.compute_ns,
-        "more copying": own.copy_ns - before.copy_ns,
-        "more in collectives of other groups": own.comm_ns - before.comm_ns,
-        "more waiting for its host": waiting,
-        f"more {idle}": own.rest_ns - before.rest_ns,
-        "begun later": lateness.began_ns,
+    idle = "held back after launch" if lateness.own.host_bound_ns is not None else "in no operator"
+    words = {
+        "compute": "more compute",
+        "copy": "more copying",
+        "comm": "more in collectives of other groups",
+        "host_bound": "more waiting for its host",
+        "rest": f"more {idle}",
+        "began": "begun later",
     }
-    listed = [(time, words) for words, time in more.items() if time >= _WORTH_NAMING * lateness.late_ns]
-    return ", ".join(f"{format_ns(time / steps)} {words}" for time, words in sorted(listed, reverse=True))
+    extra = extra_times(lateness)
+    listed = [(time, words[name]) for name, time in extra.items() if time >= _WORTH_NAMING * lateness.late_ns]
+    return ", ".join(f"{format_ns(time / steps)} {text}" for time, text in sorted(listed, reverse=True))

@@ -12,11 +12,10 @@ from zerotrace.cli.gathers import gather_lines
 from zerotrace.cli.memory import memory_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.cli.traffic import collectives_table, wire_lines
-from zerotrace.model import STEP_ALL, Analysis, Finding, Level, Mode, RankSummary, Verdict
+from zerotrace.model import MOST_FINDINGS, STEP_ALL, Analysis, Finding, Level, Mode, RankSummary, Verdict
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
-_MAX_FINDINGS = 3
 
 
 def print_summary(analysis: Analysis, console: Console | None = None) -> None:
@@ -29,8 +28,10 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         console.print(_unprofiled(analysis))
     if analysis.verdict.baseline_name is not None:
         console.print(_against_baseline(analysis.verdict))
-    for finding in analysis.findings[:_MAX_FINDINGS]:
+    for finding in analysis.findings[:MOST_FINDINGS]:
         _print_finding(console, finding)
+    if (more := len(analysis.findings) - MOST_FINDINGS) > 0:
+        console.print(Text(f"• {more} more finding{'' if more == 1 else 's'} in analysis.json", style="dim"))
     if analysis.collectives is not None:
         table = collectives_table(analysis.collectives, {window.step for window in analysis.windows} == {STEP_ALL})
         if table is not None:

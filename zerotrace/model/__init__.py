@@ -30,7 +30,7 @@ from zerotrace.model.comparison import (
     StepCauses,
     Work,
 )
-from zerotrace.model.finding import Finding, Gain, Place
+from zerotrace.model.finding import MOST_FINDINGS, Finding, Gain, Place
 from zerotrace.model.gathers import GatherGroup, GatherReport, GatherStep, GatherTotals, HeldGather, LinkUse, SlackBin
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
@@ -62,6 +62,7 @@ __all__ = [
     "CHECK_VERSION",
     "COMPARISON_VERSION",
     "MANIFEST_VERSION",
+    "MOST_FINDINGS",
     "OWNER_MEANINGS",
     "STEP_ALL",
     "AblatedFigure",

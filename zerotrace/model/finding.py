@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from zerotrace.units import format_bytes, format_ns
 
+#: So many findings are shown, the worst; more would not be read. ``analysis.json`` has all of them.
+MOST_FINDINGS = 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:

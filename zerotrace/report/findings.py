@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotrace.model import Analysis, Finding
+from zerotrace.model import MOST_FINDINGS, Analysis, Finding
 from zerotrace.report.payload import TimelinePayload
-
-#: More would not be read.
-MOST = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +24,9 @@ def finding_entries(analysis: Analysis, payload: TimelinePayload) -> tuple[Findi
         analysis: its findings are sorted, worst first.
         payload: knows where the timeline starts to count.
     """
-    return tuple(FindingEntry(finding=finding, href=_href(finding, payload)) for finding in analysis.findings[:MOST])
+    return tuple(
+        FindingEntry(finding=finding, href=_href(finding, payload)) for finding in analysis.findings[:MOST_FINDINGS]
+    )
 
 
 def _href(finding: Finding, payload: TimelinePayload) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from zerotrace.analysis.findings import coordinator, gathers, host, memory, reductions, traffic
+from zerotrace.analysis.findings import coordinator, gathers, host, memory, overlap, ranks, reductions, traffic
 from zerotrace.analysis.findings.noise import step_noise_ns
 from zerotrace.model import Analysis, Finding
 
@@ -23,6 +23,8 @@ RULES: tuple[Rule, ...] = (
     *coordinator.RULES,
     *reductions.RULES,
     *traffic.RULES,
+    *ranks.RULES,
+    *overlap.RULES,
 )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from zerotrace.analysis.findings.gather_costs import fetched_blocking, least, mean, step_place, undilated, warm_steps
-from zerotrace.model import Analysis, Finding, Gain, GatherReport, Place
-from zerotrace.units import format_bytes, format_ns
+from zerotrace.model import Analysis, Finding, Gain, GatherReport, GatherStep, Place
+from zerotrace.units import format_bytes, format_ns, format_ratio
 
 _ZERO = "zero_optimization"
 _LEAF = "deepspeed.utils.set_z3_leaf_modules"
@@ -88,19 +88,32 @@ def cold_cache(analysis: Analysis) -> Iterator[Finding]:
     if cost <= 0:
         return
     worst = max(cold, key=lambda step: fetched_blocking(step) or 0)
+    ratios = {"cold": _hidden(cold), "warm": _hidden(warm)}
     count = len(report.cold_steps)
     yield Finding(
         code="prefetch_cache_cold",
         claim=f"{count} of the profiled steps {'runs' if count == 1 else 'run'} without prefetch, because DeepSpeed "
         "had to record the order of modules anew.",
         evidence=f"Gathers hold compute back for {format_ns(of_cold)} in a cold step and {format_ns(of_warm)} in a "
-        "warm one.",
-        numbers={"cold_blocking_ns": of_cold, "warm_blocking_ns": of_warm, "num_cold_steps": count},
+        f"warm one; compute hides {format_ratio(ratios['cold'])} of them in the one, {format_ratio(ratios['warm'])} in "
+        "the other.",
+        numbers={
+            "cold_blocking_ns": of_cold,
+            "warm_blocking_ns": of_warm,
+            "num_cold_steps": count,
+            **{f"{name}_hidden_ratio": ratio for name, ratio in ratios.items() if ratio is not None},
+        },
         cost_ns=cost,
         place=step_place(analysis, worst.rank, worst.step),
         knob=f"the same modules in the same order in every step; {_LEAF} for those of which a step runs only some",
         gain=Gain(step_ns=cost, basis="blocking time of cold steps beyond that of warm ones"),
     )
+
+
+def _hidden(steps: Sequence[GatherStep]) -> float | None:
+    """Part of the gathers of some steps that compute hides; ``None`` without any."""
+    total = sum(step.fetched.gather_ns for step in steps)
+    return sum(step.fetched.hidden_ns for step in steps) / total if total else None
 
 
 def _bytes_of_refreshes(report: GatherReport) -> float | None:

@@ -1,0 +1,98 @@
+"""Findings about ranks: one that is late more, and more often, than chance explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zerotrace.analysis.stragglers import extra_times
+from zerotrace.model import Analysis, Finding, Gain, Lateness, Stragglers, StragglerVerdict
+from zerotrace.units import format_count, format_ns, format_ratio
+
+#: What makes a rank late, by :func:`extra_times`, and where to look for it.
+_KNOBS = {
+    "compute": "the device of that rank (its clocks, heat and power limit beside the others': nvidia-smi -q -d "
+    "PERFORMANCE), or batches that give it more work",
+    "copy": "copies that this rank alone makes: logging, checkpoints, batches that are moved late",
+    "comm": "collectives of other groups that this rank takes part in",
+    "host_bound": "the host of that rank: the cores that it is bound to, data loading, logging, what else runs there",
+    "rest": "what that rank's device waits for between kernels: events, copies, other streams",
+    "began": "what that rank does between steps: data loading, logging, evaluation",
+}
+
+
+def straggler(analysis: Analysis) -> Iterator[Finding]:
+    """A rank for which the others wait, where chance does not explain it.
+
+    Cost: its own delays, a step. In sum its lateness may be far more, since a delay is seen again at each later
+    collective; but that is not lost again. Gain at most: the same, by the dilation of the profiler where it is the
+    host that is late, and no more than the others' exposed waiting.
+    """
+    found = analysis.stragglers
+    if found is None or found.verdict is not StragglerVerdict.STRAGGLER:
+        return
+    late = next((lateness for lateness in found.ranks if lateness.rank == found.rank), None)
+    steps = len({part.step for part in analysis.partition if part.known})
+    if late is None or not steps:
+        return
+    cost = late.delay_ns / steps
+    extra = extra_times(late)
+    most = max(extra, key=lambda name: extra[name])
+    place = found.largest_place
+    yield Finding(
+        code="straggler",
+        claim=f"Rank {late.rank} is a straggler: the others wait for it at {format_count(late.num_late)} of "
+        f"{format_count(late.num_collectives)} collectives, mostly for its {_CAUSES[most]}.",
+        evidence=_evidence(found, late, cost, steps, extra[most]),
+        numbers={
+            "rank": late.rank,
+            "delay_ns": cost,
+            "late_ns": late.late_ns / steps,
+            "num_late": late.num_late,
+            "num_collectives": late.num_collectives,
+            "num_independent": late.num_independent,
+            "chance_ratio": found.chance_ratio or 0.0,
+            **{f"more_{name}_ns": time / steps for name, time in extra.items()},
+        },
+        cost_ns=cost,
+        place=place if place is not None and place.rank == late.rank else None,
+        knob=_KNOBS[most],
+        gain=_gain(analysis, late.rank, cost, most),
+    )
+
+
+_CAUSES = {
+    "compute": "longer compute",
+    "copy": "copies",
+    "comm": "collectives of other groups",
+    "host_bound": "host, which launches later",
+    "rest": "kernels, which are held back after their launch",
+    "began": "later begin of the step",
+}
+
+
+def _evidence(found: Stragglers, late: Lateness, cost: float, steps: int, most: int) -> str:
+    others = found.num_independent - late.num_independent
+    return (
+        f"Of the independent delays {format_count(late.num_independent)} are its own and "
+        f"{format_count(others) if others else 'none'} other ranks': {format_ns(cost)} a step. By number and size "
+        f"chance gives as much in {format_ratio(found.chance_ratio)} of runs. In sum it is late by "
+        f"{format_ns(late.late_ns / steps)} a step, {format_ns(most / steps)} of it by that."
+    )
+
+
+def _gain(analysis: Analysis, rank: int, cost: float, cause: str) -> Gain | None:
+    """``None`` where the profiler dilates what is lost, and it is unknown how much."""
+    waits = [r.exposed_wait_ns for r in analysis.ranks if r.rank != rank and r.exposed_wait_ns is not None]
+    won = min([cost, *waits])
+    if cause != "host_bound":
+        return Gain(step_ns=won, basis="its delays, as far as the others wait with no compute beside")
+    dilation = analysis.verdict.dilation_ratio
+    if dilation is None:
+        return None
+    return Gain(
+        step_ns=won / max(1.0, dilation),
+        basis="its delays, as far as the others wait with no compute beside, by the dilation of the profiler",
+    )
+
+
+RULES = (straggler,)
