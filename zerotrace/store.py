@@ -255,6 +255,7 @@ def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
             hint="give --force to replace it, or another name" if target.is_file() else "give another name",
         )
     try:
+        _sweep(target)
         handle, name = tempfile.mkstemp(prefix=_staging_prefix(target), dir=target.parent)
     except OSError as error:
         raise StoreError(
@@ -263,6 +264,7 @@ def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     staging = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
             yield stream
         staging.chmod(0o666 & ~_umask())
         staging.replace(target)
@@ -289,7 +291,7 @@ def _refuse_existing(target: Path, *, replace: bool, ours: bool, reason: str | N
 
 
 def _sweep(target: Path) -> None:
-    """Removes what killed runs have left beside ``target``: hidden folders that nobody holds any more."""
+    """Removes what killed runs have left beside ``target``: hidden folders and files that nobody holds any more."""
     for left in target.parent.glob(f"{_staging_prefix(target)}*"):
         lock = os.open(left, os.O_RDONLY)
         try:
@@ -298,7 +300,10 @@ def _sweep(target: Path) -> None:
             continue  # a run at work
         finally:
             os.close(lock)
-        shutil.rmtree(left, ignore_errors=True)
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _staging_prefix(target: Path) -> str:

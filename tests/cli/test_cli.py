@@ -58,6 +58,7 @@ def test_the_options_are_a_decision() -> None:
             "--jobs",
             "--force",
             "--json",
+            "--strict",
         ]
     )
     assert options["capture"] == sorted(

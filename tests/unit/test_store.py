@@ -20,7 +20,7 @@ from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.errors import StoreError
 from zerotrace.model import Attribution, WindowKind
 from zerotrace.schema import EVENTS, PARTITION, STEPS
-from zerotrace.store import new_folder, read_analysis, read_events, read_manifest, read_table
+from zerotrace.store import new_file, new_folder, read_analysis, read_events, read_manifest, read_table
 
 MANIFEST = Path(__file__).resolve().parents[2] / "traces" / "stage3" / "manifest.json"
 PLAIN = AnalyzeOptions(hta=False, jobs=1)
@@ -237,3 +237,26 @@ def test_no_analysis_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no analysis") as caught:
         read_analysis(tmp_path)
     assert "zerotrace analyze" in (caught.value.hint or "")
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "page"
+    target.write_bytes(b"old")
+    (tmp_path / ".page.partial-killed").write_bytes(b"half")
+    with pytest.raises(TypeError), new_file(target, replace=True) as stream:
+        stream.writelines([b"new", None])  # type: ignore[list-item]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("page", b"old")]
+    with new_file(target, replace=True) as stream:
+        stream.write(b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("page", b"new")]
+
+
+@pytest.mark.parametrize("name", ["a file", "a folder"])
+def test_nothing_is_replaced_by_a_file_unasked(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    if name == "a file":
+        target.write_bytes(b"old")
+    else:
+        target.mkdir()
+    with pytest.raises(StoreError, match="exists already"), new_file(target, replace=name == "a folder"):
+        pass

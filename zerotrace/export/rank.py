@@ -60,6 +60,8 @@ class RankTables:
     """With the columns :data:`EVENT_COLUMNS`."""
     collectives: Sequence[Mapping[str, Any]]
     """Rows with the columns :data:`COLLECTIVE_COLUMNS`."""
+    by_launch: bool
+    """Whether the figures of steps are of what they launched; tracks are cut at windows all the same."""
     knows_waiting: bool
     """Whether collectives were matched over the ranks."""
     gathers: Sequence[Mapping[str, Any]]
@@ -125,7 +127,7 @@ class RankTracks:
         )  # fmt: skip
         self._in_windows(
             f"{prefix}exposed communication", _EXPOSED, "exposed", {"exposed": time.exposed},
-            "Communication with no compute beside it. The slices of a step add up to its exposed_ns.",
+            "Communication with no compute beside it." + self._adds_up_to("exposed_ns"),
         )  # fmt: skip
         if self._tables.knows_waiting:
             self._waiting(time, prefix)
@@ -167,7 +169,7 @@ class RankTracks:
                 arguments.append({} if step is None else {"step": step})
         self._slices(
             f"{prefix}waiting for a late rank", _WAITING, "wait", _joined(starts), _joined(ends), names, arguments,
-            "Exposed communication before the last rank has come. The slices of a step add up to its exposed_wait_ns.",
+            "Exposed communication before the last rank has come." + self._adds_up_to("exposed_wait_ns"),
         )  # fmt: skip
 
     def _exposed_so_far(self, time: DeviceTime, prefix: str) -> None:
@@ -302,6 +304,11 @@ class RankTracks:
                 self._out.counter(track, zip(at[fresh].tolist(), values[fresh].tolist()))
 
     # ------------------------------------------------------------------ common
+
+    def _adds_up_to(self, figure: str) -> str:
+        if self._tables.by_launch:
+            return f" What lies in each step's window; its {figure} is of what it launched."
+        return f" The slices of a step add up to its {figure}."
 
     def _prefix(self, device: int | None) -> str:
         return f"device {device} " if self._several and device is not None else ""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from zerotrace.export.packets import PacketFile, PacketSequence
 from zerotrace.export.rank import COLLECTIVE_COLUMNS, EVENT_COLUMNS, GATHER_COLUMNS, RankTables, RankTracks
 from zerotrace.export.times import shifts
-from zerotrace.model import Analysis
+from zerotrace.model import Analysis, Attribution
 from zerotrace.schema import COLLECTIVES, GATHERS, MEMORY, TableSchema
 from zerotrace.store import (
     analysis_folder,
@@ -71,6 +71,7 @@ def export_perfetto(folder: Path, target: Path, *, host: bool = True, replace: b
                 windows=[window for window in analysis.windows if window.rank == rank],
                 events=events,
                 collectives=collectives.rows(rank),
+                by_launch=analysis.attribution is Attribution.LAUNCH,
                 knows_waiting=knows_waiting,
                 gathers=gathers.rows(rank),
                 memory=memory.of(rank),
