@@ -70,7 +70,7 @@ def test_the_options_are_a_decision() -> None:
     assert options["export"] == ["--force", "--host", "--perfetto", "folder"]
     assert options["report"] == ["folder"]
     assert options["doctor"] == ["--json", "--out"]
-    assert options["compare"] == ["--csv", "--json", "folders"]
+    assert options["compare"] == ["--csv", "--force", "--html", "--json", "folders"]
     assert options["ledger"] == sorted(
         ["--params", "--model", "--shapes", "--world", "--stage", "--ds-config", "--set", "--gpu", "--micro-batch",
          "--sequence", "--activations", "--fit", "--snapshot", "--owners", "--json"]

@@ -129,6 +129,36 @@ def test_other_work_is_said(tmp_path: Path, stages: list[str]) -> None:
     assert "does not compare: micro-batch 2, not 4." in done.stderr
 
 
+def test_the_page_is_written_whole_and_replaced_only_when_told_to(stages: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "ladder.html"
+    done = compare(*stages, "--html", str(path))
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"Page: {path}")
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
+    path.write_text("mine")
+    refused = compare(*stages, "--html", str(path))
+    assert (refused.exit_code, refused.stdout, path.read_text()) == (1, "", "mine")
+    assert "exists already" in refused.stderr and "--force" in refused.stderr
+    again = compare(*stages, "--html", str(path), "--force", "--json")
+    assert path.read_text(encoding="utf-8") == page
+    # Data alone on stdout.
+    assert json.loads(again.stdout)["runs"]
+    assert again.stderr.splitlines()[-1] == f"Page: {path}"
+    assert [entry.name for entry in tmp_path.glob("*ladder*")] == ["ladder.html"]
+
+
+def test_a_page_that_cannot_be_written_is_one_error(stages: list[str], tmp_path: Path) -> None:
+    done = compare(*stages, "--html", str(tmp_path / "nowhere" / "ladder.html"))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "cannot be written" in done.stderr
+
+
+def test_differences_are_said_in_words(stages: list[str]) -> None:
+    words = " ".join(compare(*stages).stdout.split())
+    assert "Stage 1 costs 21.5 ms more a step than stage 0, and saves 4.58 GiB between steps and 4.22 GiB" in words
+    assert "Stage 0 and stage 2 are fastest: 231 ms a step." in words
+
+
 @pytest.mark.parametrize("words", [["nowhere"], [str(TRACES)]])
 def test_a_folder_without_a_capture_is_one_error(words: list[str]) -> None:
     done = compare(*words)
@@ -153,6 +183,6 @@ def test_a_manifest_that_contradicts_itself_is_one_error(stages: list[str]) -> N
     assert "capture again" in hint
 
 
-@pytest.mark.parametrize("words", [[], ["x", "--csv", "--json"]])
+@pytest.mark.parametrize("words", [[], ["x", "--csv", "--json"], ["x", "--force"]])
 def test_mistakes_in_the_options_exit_2(words: list[str]) -> None:
     assert compare(*words).exit_code == 2

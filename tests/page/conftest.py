@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.page.runs import Run
+from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.report.build import render
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+TRACES = Path(__file__).resolve().parents[2] / "traces"
 LOCAL_SCHEMES = ("file:", "data:", "blob:", "about:")
 
 OpenReport = Callable[..., Page]
@@ -28,6 +31,28 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Copies of the captures that ship, analysed; ``again`` is stage 3 once more, with steps 20 ms longer."""
+    base = tmp_path_factory.mktemp("ladder") / "traces"
+    for name in ("single", "stage0", "stage1", "stage2", "stage3", "again"):
+        source = TRACES / ("stage3" if name == "again" else name)
+        shutil.copytree(source, base / name, ignore=shutil.ignore_patterns("analysis", "light"))
+        if name == "again":
+            _repeat(base / name / "manifest.json")
+        analyze([base / name], options=AnalyzeOptions(hta=False))
+    return {path.name: path for path in base.iterdir()}
+
+
+def _repeat(path: Path) -> None:
+    """Makes another run of the same setup out of a capture."""
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["created"] = "2026-12-01T00:00:00+00:00"
+    for window in (window for rank in manifest["ranks"] for window in rank["windows"] if window["kind"] == "timed"):
+        window["step_ns"] = [step + 20_000_000 for step in window["step_ns"]]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from tests.page.accessibility import violations
 from tests.page.conftest import OpenReport
 from tests.page.runs import HostileTexts, Row, Run, host_run, hta_report, make_run, manifest, training_run
 from zerotrace.model import Diagnostic, Level, Mode, Spread
@@ -399,6 +400,12 @@ def test_structure_serves_a_screen_reader(open_timeline: OpenReport) -> None:
     page.evaluate("document.body.focus()")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_in_a_report_breaks_wcag(open_timeline: OpenReport, scheme: str) -> None:
+    page = open_timeline(training_run(manifest=manifest(), hta=hta_report()), color_scheme=scheme)
+    assert violations(page) == []
 
 
 def test_print_opens_tables_and_draws_all_figures(open_report: OpenReport) -> None:

@@ -112,6 +112,34 @@ def test_other_work_and_other_worlds_are_no_rungs() -> None:
     assert [labels(found, delta) for delta in found.deltas] == [("stage 0", "stage 3")]
 
 
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        (
+            [stage(0, 100), stage(1, 90, gib=6), stage(2, 90, gib=6)],
+            "Stage 1 and stage 2 are fastest: 90.0 ms a step. Stage 1 and stage 2 hold least between steps: 6.00 GiB.",
+        ),
+        (
+            [single(50), stage(0, 100), stage(3, 300)],
+            "Stage 0 is fastest: 100 ms a step. Both hold the same between steps: 10.0 GiB.",
+        ),
+        ([stage(0), stage(1, gib=6)], "Stage 1 holds least between steps: 6.00 GiB."),
+        ([single(50), stage(0, 100)], "single is fastest: 50.0 ms a step. Both hold the same between steps: 10.0 GiB."),
+        ([stage(0, 100), stage(1, 90, micro_batch=8)], "There are no two configurations here that do the same work."),
+    ],
+)
+def test_the_headline_names_the_fastest_and_the_least(runs: list[CapturedRun], words: str) -> None:
+    assert compare(runs).headline == words
+
+
+def test_equals_within_noise_share_the_headline() -> None:
+    zero = stage(0, 100)
+    found = compare([zero, again(zero, "traces/again", 140), stage(1, 130, gib=6)])
+    assert found.headline == (
+        "Both take the same time within noise: 120 ms a step. Stage 1 holds least between steps: 6.00 GiB."
+    )
+
+
 def test_a_capture_that_is_given_twice_is_no_repeat() -> None:
     zero = stage(0, 100)
     found = compare([zero, zero])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +22,7 @@ _EPILOG = """\b
 Examples:
   zerotrace compare traces/single traces/stage0 traces/stage1 traces/stage2 traces/stage3
   zerotrace compare traces/stage* --csv >ladder.csv
+  zerotrace compare traces/single traces/stage* --html ladder.html
 
 Resident and peak are those of the rank that holds most, the step is the unprofiled one of the slowest rank, exposed is
 that of the profiled step, on the rank with most of it (`zerotrace analyze` finds it). Where one of the runs was on a
@@ -35,45 +34,57 @@ single device, its step is the baseline: step − baseline is what the study cal
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the study's CSV: one row a run.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
-def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool) -> None:
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with figures and tables.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path | None, force: bool) -> None:
     """Put captures side by side.
 
     Reads the manifest of each capture, and its analysis where there is one.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json are two formats: pass one of them.")
+    if force and html is None:
+        raise click.UsageError("--force replaces the page: pass --html FILE with it.")
     from zerotrace.analysis.compare import compare as put_side_by_side
+    from zerotrace.analysis.compare.table import study_csv
 
     notes: list[str] = []
     comparison = put_side_by_side([_read(folder, notes) for folder in folders], notes)
+    if html is not None:
+        _write_page(comparison, html, force)
     if as_json:
         from zerotrace.store import to_json
 
         print_data(to_json(comparison))
     elif as_csv:
-        print_data(to_csv(comparison))
+        print_data(study_csv(comparison))
     else:
         _print_table(comparison)
         if comparison.ladder:
             _print_ladder(comparison.ladder)
-        _print_words([*(delta.words for delta in comparison.deltas), *(group.words for group in comparison.repeats)])
+        _print_words(
+            [
+                comparison.headline,
+                *(delta.words for delta in comparison.deltas),
+                *(group.words for group in comparison.repeats),
+            ]
+        )
         for ablation in comparison.ablations:
             for line in ablation_lines(ablation):
                 click.echo(printable(line))
         _hint_at_analysis(folders, comparison)
     for note in comparison.notes:
         click.echo(printable(f"Note: {note}"), err=True)
+    if html is not None:
+        click.echo(f"Page: {shlex.quote(str(html))}", err=as_json or as_csv)
 
 
-def to_csv(comparison: Comparison) -> str:
-    """The study's table: what is unknown is empty, and an engine without stages stands in the place of its stage."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["stage", "world", "n_params", "resident_GiB", "peak_GiB", "step_ms", "ktok_per_s"])
-    for run in comparison.runs:
-        figures = (_gib(run.resident_bytes), _gib(run.peak_bytes), _ms(run.step_ns), _kilo(run.tokens_per_s))
-        writer.writerow([_stage(run), run.world_size, run.num_params, *figures])
-    return text.getvalue()
+def _write_page(comparison: Comparison, path: Path, force: bool) -> None:
+    from zerotrace.report.comparison import render_comparison
+    from zerotrace.store import new_file, page_bytes
+
+    with new_file(path, replace=force) as stream:
+        stream.write(page_bytes(render_comparison(comparison)))
 
 
 def _read(folder: Path, notes: list[str]) -> CapturedRun:
@@ -112,10 +123,12 @@ def _print_table(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from zerotrace.analysis.compare.table import stage_text
+
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("run", vertical="bottom", overflow="fold")
     columns: dict[str, Callable[[ComparedRun], str]] = {
-        " stage": _stage,
+        " stage": stage_text,
         " ranks": lambda run: str(run.world_size),
         " resident\nGiB": lambda run: _fixed(_gib(run.resident_bytes), 3),
         "   peak\nGiB": lambda run: _fixed(_gib(run.peak_bytes), 3),
@@ -163,10 +176,6 @@ def _print_words(sentences: Sequence[str | None]) -> None:
     for words in sentences:
         if words:
             console.print(printable(words))
-
-
-def _stage(run: ComparedRun) -> str:
-    return run.engine if run.stage is None else str(run.stage)
 
 
 def _fixed(value: float | None, digits: int) -> str:

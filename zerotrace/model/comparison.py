@@ -235,6 +235,9 @@ class Delta:
     """Whether it is a step of the ladder of stages."""
     changes: tuple[Change, ...]
     """Of the figures that both know."""
+    owners: tuple[OwnerBytes, ...] = ()
+    """What each owner holds more between steps (less, below zero), in the first runs of both, most changed first;
+    empty where owners are unknown."""
     words: str
     """The same in one sentence."""
 
@@ -245,6 +248,8 @@ class Comparison:
 
     schema_version: str = COMPARISON_VERSION
     zerotrace_version: str
+    headline: str
+    """Which configurations are fastest and which hold least, in a sentence or two."""
     runs: tuple[ComparedRun, ...]
     baseline: str | None
     """Name of the run on a single device that the others' steps are held against."""

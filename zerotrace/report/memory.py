@@ -22,7 +22,7 @@ from zerotrace.report.memory_words import difference_words
 from zerotrace.units import GIB, NS_PER_MS, format_bytes
 
 #: Owners in the order in which bars are stacked, and the role and name that they are drawn with.
-_ROLES: dict[Owner, tuple[str, str]] = {
+OWNER_ROLES: dict[Owner, tuple[str, str]] = {
     Owner.PARAMS: ("compute", "parameters"),
     Owner.MASTER: ("overlapped", "optimizer: master, moments"),
     Owner.EXP_AVG: ("overlapped", "optimizer: master, moments"),
@@ -132,12 +132,12 @@ def _chart(memory: MemoryReport) -> Chart | None:
         return None
     labels = [row.label for row in rows]
     places = _places(rows)
-    used = [_ROLES[owner] for owner in Owner if any(row.sizes.get(owner) for row in rows)]
+    used = [OWNER_ROLES[owner] for owner in Owner if any(row.sizes.get(owner) for row in rows)]
     return Chart(
         id="memory-bars",
         caption="Bytes of a rank by owner: measured, by DeepSpeed’s ledger, in theory; between steps and at the peak.",
         label="Memory by owner; the same figures are in the tables below",
-        legend=tuple(role for role in dict.fromkeys(_ROLES.values()) if role in used),
+        legend=tuple(role for role in dict.fromkeys(OWNER_ROLES.values()) if role in used),
         figure={
             "data": [*_bars(rows, places), _totals(rows, places)],
             "layout": {
@@ -193,8 +193,8 @@ def _bars(rows: Sequence[_Row], places: Sequence[float]) -> list[dict[str, Any]]
     segments: dict[str, list[tuple[float, float, float, str]]] = {}
     for row, place in zip(rows, places):
         start = 0.0
-        for role, name in dict.fromkeys(_ROLES.values()):
-            parts = {o: row.sizes[o] for o in _ROLES if _ROLES[o] == (role, name) and row.sizes.get(o)}
+        for role, name in dict.fromkeys(OWNER_ROLES.values()):
+            parts = {o: row.sizes[o] for o in OWNER_ROLES if OWNER_ROLES[o] == (role, name) and row.sizes.get(o)}
             length = sum(parts.values())
             if length:
                 detail = ", ".join(f"{owner.value} {format_bytes(size)}" for owner, size in parts.items())
@@ -234,8 +234,8 @@ def _timeline(curve: MemoryCurve) -> Chart:
     times = [after / NS_PER_MS for after in curve.after_ns]
     sizes = {part.owner: part.bytes for part in curve.owners}
     traces, used = [], []
-    for role, name in dict.fromkeys(_ROLES.values()):
-        parts = [sizes[owner] for owner in _ROLES if _ROLES[owner] == (role, name) and owner in sizes]
+    for role, name in dict.fromkeys(OWNER_ROLES.values()):
+        parts = [sizes[owner] for owner in OWNER_ROLES if OWNER_ROLES[owner] == (role, name) and owner in sizes]
         if not parts:
             continue
         totals = [sum(values) for values in zip(*parts)]

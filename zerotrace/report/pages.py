@@ -21,7 +21,7 @@ from zerotrace.report.memory import gap_text
 from zerotrace.report.memory_words import signed_bytes
 from zerotrace.report.theme import DARK, LIGHT
 from zerotrace.report.wire import confirmed_text
-from zerotrace.units import format_bytes, format_count, format_ns, format_traffic
+from zerotrace.units import GIB, NS_PER_MS, format_bytes, format_count, format_ns, format_traffic
 
 # Only what the page itself carries may load or run.
 _POLICY = (
@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -113,11 +113,23 @@ def _environment() -> jinja2.Environment:
         module_name=module_name,
         slack_name=slack_name,
         confirmed=confirmed_text,
+        gib=lambda value: _unitless(value, GIB, 3),
+        tenths=lambda value: _unitless(value, NS_PER_MS, 1),
+        kilo=lambda value: _unitless(value, 1000, 1),
+        saved=lambda value: method.signed(format_bytes(value)),
         gap_text=gap_text,
         signed_bytes=signed_bytes,
         printable_lines=lambda text: "\n".join(embed.printable(line) for line in text.split("\n")),
     )
     return environment
+
+
+def _unitless(value: float | None, unit: int, digits: int) -> str:
+    """A number of a column whose head names the unit; smaller ones keep a digit that says something."""
+    if value is None:
+        return summary.UNKNOWN
+    number = value / unit
+    return method.signed(f"{number:.{digits if abs(number) >= 1 or not number else 3}f}")
 
 
 def _figure(value: float | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from zerotrace.analysis.ablation import CERTAIN
-from zerotrace.model import Change, ComparedRun, Delta, Quantity, Repeats
+from zerotrace.model import Change, ComparedRun, Delta, HeldMemory, Owner, OwnerBytes, Quantity, Repeats
 from zerotrace.units import format_bytes, format_ns, format_traffic
 
 
@@ -56,32 +56,51 @@ def _delta(before: int, after: int, is_rung: bool, repeats: Sequence[Repeats], r
         after=after,
         is_rung=is_rung,
         changes=changes,
+        owners=_owners(runs[repeats[before].runs[0]].resident, runs[repeats[after].runs[0]].resident),
         words=delta_words(repeats[before].label, repeats[after].label, changes),
     )
 
 
+def _owners(before: HeldMemory, after: HeldMemory) -> tuple[OwnerBytes, ...]:
+    if not before.owners or not after.owners:
+        return ()
+    first, second = ({one.owner: one.bytes for one in held.owners} for held in (before, after))
+    changes = {owner: second.get(owner, 0) - first.get(owner, 0) for owner in Owner}
+    ordered = sorted(changes.items(), key=lambda item: -abs(item[1]))
+    return tuple(OwnerBytes(owner=owner, bytes=change) for owner, change in ordered if change)
+
+
 def _changes(before: Repeats, after: Repeats, runs: Sequence[ComparedRun]) -> Iterator[Change]:
     for quantity in Quantity:
-        if quantity not in before.figures or quantity not in after.figures:
-            continue
-        first, second = before.figures[quantity], after.figures[quantity]
-        difference = second.median - first.median
-        widths = [
-            group.figures[quantity].max - group.figures[quantity].min
-            for group in (before, after)
-            if len(group.runs) > 1
-        ]
-        if quantity is Quantity.STEP:
-            widths += _step_errors(before, after, runs)
-        noise = max(widths, default=None)
-        yield Change(
-            quantity=quantity,
-            before=first.median,
-            after=second.median,
-            difference=difference,
-            noise=noise,
-            equal=abs(difference) <= (noise or 0.0),
-        )
+        if quantity in before.figures and quantity in after.figures:
+            yield change_between(before, after, quantity, runs)
+
+
+def change_between(before: Repeats, after: Repeats, quantity: Quantity, runs: Sequence[ComparedRun]) -> Change:
+    """The difference in a figure that both configurations know, and whether it is one.
+
+    Args:
+        before: a configuration.
+        after: another.
+        quantity: the figure.
+        runs: the figures of all runs.
+    """
+    first, second = before.figures[quantity], after.figures[quantity]
+    difference = second.median - first.median
+    widths = [
+        group.figures[quantity].max - group.figures[quantity].min for group in (before, after) if len(group.runs) > 1
+    ]
+    if quantity is Quantity.STEP:
+        widths += _step_errors(before, after, runs)
+    noise = max(widths, default=None)
+    return Change(
+        quantity=quantity,
+        before=first.median,
+        after=second.median,
+        difference=difference,
+        noise=noise,
+        equal=abs(difference) <= (noise or 0.0),
+    )
 
 
 def _step_errors(before: Repeats, after: Repeats, runs: Sequence[ComparedRun]) -> list[float]:

@@ -8,6 +8,7 @@ from zerotrace.analysis.ablation import find_ablations
 from zerotrace.analysis.captured import CapturedRun
 from zerotrace.analysis.compare.causes import step_causes
 from zerotrace.analysis.compare.deltas import find_deltas
+from zerotrace.analysis.compare.headline import headline
 from zerotrace.analysis.compare.held import held_memory
 from zerotrace.analysis.compare.labels import label_runs
 from zerotrace.analysis.compare.repeats import find_repeats
@@ -43,6 +44,7 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
     return Comparison(
         zerotrace_version=VERSION,
         runs=compared,
+        headline=headline(repeats, compared),
         baseline=baseline.name if baseline else None,
         ablations=tuple(find_ablations(runs)),
         ladder=_ladder(runs),

@@ -12,10 +12,18 @@ function textOver(colour, candidates) {
   return candidates.reduce((best, text) => (contrast(text) > contrast(best) ? text : best));
 }
 
+/** Lines of theory across columns, on a wider one of the background's colour. */
+const LINES = {
+  halo: (colours) => ({ color: colours.background, width: 4 }),
+  paper: (colours) => ({ color: colours.text, width: 2, dash: "2px,3px" }),
+  ledger: (colours) => ({ color: colours.text, width: 2 }),
+};
+
 function paintChart(traces, colours) {
   return traces.map((trace) => {
     const { role } = trace.meta;
     if (role === "guide") return { ...trace, line: { color: colours.muted, width: 1, dash: "dot" }, textfont: { color: colours.muted, size: 11 } };
+    if (role in LINES) return { ...trace, line: { simplify: false, ...LINES[role](colours) } };
     if (role === "heat") return { ...trace, colorscale: [[0, heatColour(colours, 0)], [1, heatColour(colours, 1)]], hoverongaps: false };
     if (role === "cells") {
       const color = trace.meta.shares.map((share) => textOver(heatColour(colours, share), [colours.text, colours.on_exposed]));
@@ -35,7 +43,10 @@ async function drawChart(element) {
   await startPlotly();
   const { data, layout } = page.charts[element.id];
   const colours = theme();
-  const width = Math.max(element.clientWidth, MIN_WIDTH);
+  // A column has a width below which its name would run into the next one's.
+  const least = layout.meta?.columns ? layout.meta.columns * layout.meta.column_px + layout.margin.l + layout.margin.r : 0;
+  const width = Math.max(element.parentElement.clientWidth, MIN_WIDTH, least);
+  element.style.width = `${width}px`;
   const axis = (own) => ({ gridcolor: colours.border, layer: "below traces", ...own });
   const styled = layoutWith(colours, { ...layout, width, xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis) });
   if (layout.meta?.end_px) {

@@ -34,6 +34,11 @@ function connectTables() {
       download(JSON.stringify(value, null, 1), "application/json", button.dataset.file);
     });
   }
+  for (const button of document.querySelectorAll("[data-text]")) {
+    button.addEventListener("click", () => {
+      download(JSON.parse(document.getElementById(button.dataset.text).textContent), "text/csv", button.dataset.file);
+    });
+  }
   for (const select of document.querySelectorAll("[data-filter]")) {
     const rows = document.getElementById(select.dataset.filter).tBodies[0].rows;
     const apply = () => {
