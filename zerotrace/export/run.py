@@ -13,6 +13,7 @@ import pyarrow as pa
 from zerotrace.export.packets import PacketFile, PacketSequence
 from zerotrace.export.rank import COLLECTIVE_COLUMNS, EVENT_COLUMNS, GATHER_COLUMNS, RankTables, RankTracks
 from zerotrace.export.times import shifts
+from zerotrace.intervals import Int64Array
 from zerotrace.model import Analysis, Attribution
 from zerotrace.schema import COLLECTIVES, GATHERS, MEMORY, TableSchema
 from zerotrace.store import (
@@ -105,25 +106,28 @@ def _labels(analysis: Analysis, rank: int) -> Sequence[str]:
     return [label for label in (*dict.fromkeys(source.devices), source.host) if label]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _OfRanks:
     """A table in the order of ranks, by rank."""
 
     table: pa.Table | None
+    ranks: Int64Array
+    """Of each row, rising."""
 
     @classmethod
     def read(cls, place: Path, schema: TableSchema, columns: Sequence[str], analysis: Analysis) -> _OfRanks:
         """Reads a table; it may be missing only where the analysis wrote none."""
         path = table_file(place, schema)
         if path.name not in analysis.outputs and not path.is_file():
-            return cls(None)
-        return cls(read_table(place, schema, list(columns)))
+            return cls(None, np.empty(0, dtype=np.int64))
+        table = read_table(place, schema, list(columns))
+        return cls(table, ints(table, "rank"))
 
     def of(self, rank: int) -> pa.Table | None:
         """The rows of a rank; ``None`` where there is no table."""
         if self.table is None:
             return None
-        low, high = np.searchsorted(ints(self.table, "rank"), (rank, rank + 1)).tolist()
+        low, high = np.searchsorted(self.ranks, (rank, rank + 1)).tolist()
         return self.table.slice(low, high - low)
 
     def rows(self, rank: int) -> Sequence[Mapping[str, Any]]:
