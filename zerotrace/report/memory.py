@@ -107,7 +107,7 @@ def _lead(memory: MemoryReport) -> str:
         return f"{lead}{theory}."
     if memory.paper is not None:
         return f"In theory a rank holds {format_bytes(memory.paper.bytes)} of model states."
-    return "The traces tell totals alone."
+    return "The traces tell totals alone." if memory.profiled else "Nothing is known of memory by owner."
 
 
 def _highest(memory: MemoryReport) -> RankMemory | None:
