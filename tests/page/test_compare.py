@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -355,6 +356,19 @@ def test_hostile_names_are_shown_and_do_nothing(open_report: OpenReport) -> None
     assert "{{ 7*7 }}" in shown
     assert "\u202e" not in shown and "\x00" not in shown
     assert "<img" in (page.text_content("#step-columns") or "")
+
+
+@pytest.mark.page
+def test_a_folder_may_be_called_as_it_likes(
+    open_report: OpenReport, ladder: Mapping[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "x<" / "script><img src=x onerror=window.hacked=1>"
+    shutil.copytree(ladder["stage3"], folder)
+    told, html = page_of([folder, ladder["stage0"]], tmp_path)
+    page = open_report(html)
+    assert told["runs"][0]["name"] == "x</script><img src=x onerror=window.hacked=1>"
+    assert cells(page, "runs-table")[0]["run"] == told["runs"][0]["name"]
+    assert page.locator("img").count() == 0
 
 
 @pytest.mark.page

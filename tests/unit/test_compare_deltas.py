@@ -66,7 +66,7 @@ def test_a_difference_within_the_spread_of_repeats_is_called_equal() -> None:
     assert found.deltas[0].words.startswith("Stage 1 takes as long a step as stage 0 (within noise: 10.0 ms apart), ")
     assert found.repeats[0].words == (
         "stage0 and again repeat one configuration, so that differences as small as theirs are noise: a step takes "
-        "100 ms to 140 ms, resident are 10.0 GiB, the peak is 20.0 GiB."
+        "100 ms to 140 ms, a rank holds 10.0 GiB between steps, 20.0 GiB at the peak."
     )
     assert found.repeats[1].words is None
 

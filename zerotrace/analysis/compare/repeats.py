@@ -18,10 +18,10 @@ FIGURES: dict[Quantity, Callable[[ComparedRun], float | None]] = {
 }
 
 _WORDS: dict[Quantity, tuple[str, Callable[[float], str]]] = {
-    Quantity.STEP: ("a step takes", format_ns),
-    Quantity.RESIDENT: ("resident are", format_bytes),
-    Quantity.PEAK: ("the peak is", format_bytes),
-    Quantity.SENT: ("a rank sends", format_traffic),
+    Quantity.STEP: ("a step takes {}", format_ns),
+    Quantity.RESIDENT: ("a rank holds {} between steps", format_bytes),
+    Quantity.PEAK: ("{} at the peak", format_bytes),
+    Quantity.SENT: ("a rank sends {}", format_traffic),
 }
 
 
@@ -71,6 +71,6 @@ def _words(labels: Sequence[str], figures: dict[Quantity, Spread]) -> str:
     for quantity, spread in figures.items():
         words, form = _WORDS[quantity]
         low, high = form(spread.min), form(spread.max)
-        told.append(f"{words} {low if low == high else f'{low} to {high}'}")
+        told.append(words.format(low if low == high else f"{low} to {high}"))
     names = f"{', '.join(labels[:-1])} and {labels[-1]}"
     return f"{names} repeat one configuration, so that differences as small as theirs are noise: {', '.join(told)}."
