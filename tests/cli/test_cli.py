@@ -20,6 +20,8 @@ from zerotrace.cli import COMMANDS, main
 from zerotrace.cli.summary import print_summary
 from zerotrace.model import Finding
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def zerotrace(*words: str) -> Result:
     return CliRunner().invoke(main, [*words], prog_name="zerotrace")
@@ -57,6 +59,7 @@ def test_the_options_are_a_decision() -> None:
             "--params",
             "--jobs",
             "--force",
+            "--strict",
             "--json",
             "--strict",
         ]
@@ -220,3 +223,19 @@ def test_the_summary_of_a_trace_without_steps_speaks_of_the_whole(tmp_path: Path
     shown = " ".join(zerotrace("analyze", str(tmp_path / "plain"), "--no-hta", "--no-report").stdout.split())
     assert "a rank, over the whole trace; GB/s on the bus, median" in shown
     assert "no ratio to theory, since the trace has no step windows" in shown
+
+
+@pytest.mark.parametrize(("columns", "most"), [(80, 48), (140, 34)])
+def test_a_stage_3_run_is_one_screen(columns: int, most: int, tmp_path: Path) -> None:
+    """All that can be said at once: findings, gathers, memory, stragglers, a baseline."""
+    traces = ROOT / "traces"
+    command = [sys.executable, "-m", "zerotrace", "analyze", str(traces / "stage3"), "--out", str(tmp_path / "out"),
+               "--no-report", "--no-hta", "--baseline", str(traces / "single")]  # fmt: skip
+    environment = {**os.environ, "COLUMNS": str(columns), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len(lines) <= most
+    assert "\x1b" not in done.stdout
+    for word in ("Host-bound", "→", "Sent", "Gathers:", "straggler", "Memory", "Overlap tax", "Trust:", "study-style"):
+        assert word in done.stdout

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from zerotrace.analysis.bounds import DeviceDoubt, device_doubts, note_doubts
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
@@ -24,6 +25,7 @@ from zerotrace.analysis.partition import (
     outside_steps_ns,
 )
 from zerotrace.analysis.reductions import reduction_steps
+from zerotrace.analysis.trust import RankCounts, count_rank
 from zerotrace.analysis.wire import RankTraffic, rank_traffic
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import (
@@ -83,6 +85,10 @@ class RankAnalysis:
     gathers: RankGathers | None
     """Stage 3's parameter gathers; ``None`` where nothing looks like them."""
     top_kernels: tuple[KernelTime, ...]
+    doubts: tuple[DeviceDoubt, ...]
+    """Devices on which kernels of unknown class run."""
+    counts: RankCounts | None
+    """What lacks a launch or a kernel; ``None`` in host mode."""
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -103,7 +109,8 @@ def analyse_rank(
     causes = [device_causes(events, time, launches) for time in times]
     partition = clipped = clip_steps(rank, times, causes, windows)
     by_launch: dict[tuple[int | None, int], Intervals] = {}
-    diagnostics = [*_unknown_steps(file, clipped)]
+    doubts = tuple(device_doubts(events, times, windows))
+    diagnostics = [*_unknown_steps(file, clipped), *note_doubts(file, doubts)]
     if mode is Mode.DEVICE:
         launched = launch_steps(rank, events, times, windows, launches)
         if attribution is Attribution.LAUNCH:
@@ -146,6 +153,8 @@ def analyse_rank(
         reductions=tuple(reduction_steps(rank, rows, windows, times, causes)),
         gathers=find_gathers(view, attribution),
         top_kernels=tuple(_top_kernels(rank, events)),
+        doubts=doubts,
+        counts=count_rank(events, launches, windows) if mode is Mode.DEVICE else None,
         diagnostics=tuple(diagnostics),
     )
 

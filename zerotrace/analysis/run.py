@@ -14,6 +14,7 @@ from zerotrace.analysis.across import Meeting, collectives_table, meet, split_wa
 from zerotrace.analysis.agreement import common_mode, disagreements, hosts_of_ranks
 from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.collective_figures import collective_figures
+from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.gathers.run import gather_of_rows, run_gathers, with_gathers
@@ -27,6 +28,7 @@ from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.stragglers import find_stragglers
+from zerotrace.analysis.trust import sum_up_trust
 from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, stage_contradiction, wire_ledger, wire_table
 from zerotrace.errors import TraceError
@@ -223,7 +225,16 @@ def _assemble(
         summary
         for reading, parts in zip(readings, partition)
         for device, outside_ns in reading.analysis.outside_steps_ns.items()
-        if (summary := summarise_rank([p for p in parts if p.device == device], outside_ns, left_out)) is not None
+        if (
+            summary := summarise_rank(
+                [p for p in parts if p.device == device],
+                outside_ns,
+                left_out,
+                doubt=next((doubt for doubt in reading.analysis.doubts if doubt.device == device), None),
+                clipped=attribution is Attribution.CLIP,
+            )
+        )
+        is not None
     )
     if not summaries:
         raise TraceError(
@@ -234,6 +245,7 @@ def _assemble(
     steps = {(part.rank, part.step) for parts in partition for part in parts if part.known}
     diagnostics = [*notes, *(note for reading in readings for note in reading.diagnostics), *disagreements(readings)]
     diagnostics += meeting.notes if meeting is not None else ()
+    verdict = judge(summaries, mode, told.manifest)
     return Analysis(
         zerotrace_version=VERSION,
         run_name=request.run_name,
@@ -244,9 +256,19 @@ def _assemble(
         partition=tuple(part for parts in partition for part in parts),
         ranks=summaries,
         left_out_steps=tuple(sorted(left_out)),
-        verdict=judge(summaries, mode, told.manifest),
+        verdict=verdict,
         top_kernels=tuple(kernel for reading in readings for kernel in reading.analysis.top_kernels),
         diagnostics=tuple(diagnostics),
+        trust=sum_up_trust(
+            [reading.source for reading in readings],
+            [reading.analysis.counts for reading in readings],
+            [doubt for reading in readings for doubt in reading.analysis.doubts],
+            summaries,
+            diagnostics,
+            num_unmatched=None if meeting is None else int((meeting.matches.collective == ABSENT).sum()),
+            clock=meeting.clock if meeting is not None else None,
+            dilation_ratio=verdict.dilation_ratio,
+        ),
         clock=meeting.clock if meeting is not None else None,
         blocking_check=check_blocking([found for reading in readings for found in reading.analysis.evidence]),
         manifest=told.manifest,

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean, median
 
-from zerotrace.model import Mode, RankRecord, RankSummary, RunManifest, Spread, StepPartition, Verdict, WindowKind
+from zerotrace.analysis.bounds import DeviceDoubt, bound_summary
+from zerotrace.model import (
+    Bound,
+    FigureBounds,
+    Mode,
+    RankRecord,
+    RankSummary,
+    RunManifest,
+    Spread,
+    StepPartition,
+    Verdict,
+    WindowKind,
+)
 from zerotrace.units import format_ns, format_ratio
 
 
 def summarise_rank(
-    parts: Sequence[StepPartition], outside_steps_ns: int, left_out: Collection[int] = ()
+    parts: Sequence[StepPartition],
+    outside_steps_ns: int,
+    left_out: Collection[int] = (),
+    *,
+    doubt: DeviceDoubt | None = None,
+    clipped: bool = True,
 ) -> RankSummary | None:
     """One device's mean step over its known steps; ``None`` if no step is known.
 
@@ -18,13 +36,15 @@ def summarise_rank(
         parts: the partition of each step on one device of one rank.
         outside_steps_ns: device time that lies in no step window.
         left_out: steps that count only where there are no others.
+        doubt: kernels of unknown class on the device; ``None`` where there are none.
+        clipped: whether rows are given to steps by the clock.
     """
     known = [part for part in parts if part.known]
     known = [part for part in known if part.step not in left_out] or known
     if not known:
         return None
     comm = _total(known, lambda p: p.comm_ns)
-    return RankSummary(
+    summary = RankSummary(
         rank=known[0].rank,
         device=known[0].device,
         num_steps=len(known),
@@ -42,6 +62,9 @@ def summarise_rank(
         blocking_ns=_mean_if_known(known, lambda p: p.blocking_ns),
         host_bound_ns=_mean_if_known(known, lambda p: p.host_bound_ns),
     )
+    if doubt is None:
+        return summary
+    return replace(summary, bounds=bound_summary(summary, doubt, [part.step for part in known], clipped=clipped))
 
 
 def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None) -> Verdict:
@@ -59,9 +82,9 @@ def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None
         unprofiled_step_ns=unprofiled,
         dilation_ratio=profiled / unprofiled if profiled and unprofiled else None,
         span_ns=span,
-        compute_ns=_spread(r.compute_ns for r in ranks),
-        exposed_ns=_spread(r.exposed_ns for r in ranks),
-        overlap_ratio=_spread(r.overlap_ratio for r in ranks),
+        compute_ns=_bounded(ranks, lambda r: r.compute_ns, lambda b: b.compute_ns),
+        exposed_ns=_bounded(ranks, lambda r: r.exposed_ns, lambda b: b.exposed_ns),
+        overlap_ratio=_bounded(ranks, lambda r: r.overlap_ratio, lambda b: b.overlap_ratio),
         copy_only_ns=_spread(r.copy_only_ns for r in ranks),
         idle_ns=_spread(r.idle_ns for r in ranks),
         peak_bytes=_spread(r.peak_bytes for r in manifest.ranks) if manifest else None,
@@ -114,6 +137,23 @@ def _communication(ranks: Sequence[RankSummary]) -> str:
 def _spread(values: Iterable[float | None]) -> Spread | None:
     known = [value for value in values if value is not None]
     return Spread(min=min(known), median=median(known), max=max(known)) if known else None
+
+
+def _bounded(
+    ranks: Sequence[RankSummary],
+    figure: Callable[[RankSummary], float | None],
+    bound: Callable[[FigureBounds], Bound | None],
+) -> Spread | None:
+    """Least to most over ranks, and over what kernels of unknown class may be; the median is of the figures."""
+    found = _spread(figure(r) for r in ranks)
+    bounds = [b for r in ranks if r.bounds is not None and (b := bound(r.bounds)) is not None]
+    if found is None or not bounds:
+        return found
+    return Spread(
+        min=min(found.min, *(b.low for b in bounds)),
+        median=found.median,
+        max=max(found.max, *(b.high for b in bounds)),
+    )
 
 
 def _total(parts: Sequence[StepPartition], figure: Callable[[StepPartition], int | None]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,7 +14,8 @@ from zerotrace.cli.gathers import gather_lines
 from zerotrace.cli.memory import memory_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.cli.traffic import collectives_table, wire_lines
-from zerotrace.model import MOST_FINDINGS, STEP_ALL, Analysis, Finding, Level, Mode, RankSummary, Verdict
+from zerotrace.model import MOST_FINDINGS, STEP_ALL, Analysis, Bound, Finding, Level, Mode, RankSummary, Verdict
+from zerotrace.report.trust_words import trust_sentence
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
@@ -42,14 +45,21 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     for sentence in gather_lines(analysis):
         console.print(Text(printable(sentence)))
     if analysis.stragglers is not None:
-        console.print(Text(analysis.stragglers.sentence))
+        console.print(Text(_first_sentences(analysis.stragglers.sentence, 2)))
     if analysis.memory is not None:
         for line in memory_lines(analysis.memory):
             console.print(line)
     if analysis.overlap_tax is not None:
-        console.print(Text(analysis.overlap_tax.sentence))
+        console.print(Text(_first_sentences(analysis.overlap_tax.sentence, 1)))
+    if analysis.trust is not None:
+        console.print(Text(printable(trust_sentence(analysis.trust))))
     for group in group_diagnostics(analysis.diagnostics):
         _print_diagnostics(console, group)
+
+
+def _first_sentences(text: str, count: int) -> str:
+    """The beginning of a text; all of it is on the page and in analysis.json."""
+    return ". ".join(text.split(". ")[:count]).removesuffix(".") + "."
 
 
 def _print_diagnostics(console: Console, group: DiagnosticGroup) -> None:
@@ -65,8 +75,8 @@ def _print_diagnostics(console: Console, group: DiagnosticGroup) -> None:
 def _print_finding(console: Console, finding: Finding) -> None:
     console.print(Text(printable(f"• {finding.claim}")))
     if finding.knob:
-        gain = f"; predicted gain: {finding.gain.text}" if finding.gain else ""
-        console.print(Text(printable(f"  knob: {finding.knob}{gain}"), style="dim"))
+        gain = f"{finding.gain.amount}: " if finding.gain else ""
+        console.print(Text(printable(f"  → {gain}{finding.knob}"), style="dim"))
 
 
 def _described(analysis: Analysis) -> str:
@@ -107,13 +117,19 @@ def _figures(summary: RankSummary) -> list[str]:
             return "–"
         return f"{format_ns(value)} ({100 * value / summary.span_ns:.0f} %)"
 
+    def bound(value: Bound, text: Callable[[float], str]) -> str:
+        low, high = text(value.low), text(value.high)
+        return low if low == high else f"{low} to {high}"
+
+    bounds = summary.bounds
+    overlap = None if bounds is None else bounds.overlap_ratio
     return [
         format_ns(summary.span_ns),
-        share(summary.compute_ns),
-        share(summary.exposed_ns),
+        share(summary.compute_ns) if bounds is None else bound(bounds.compute_ns, format_ns),
+        share(summary.exposed_ns) if bounds is None else bound(bounds.exposed_ns, format_ns),
         format_ns(summary.exposed_wait_ns),
         share(summary.idle_ns),
-        format_ratio(summary.overlap_ratio),
+        format_ratio(summary.overlap_ratio) if overlap is None else bound(overlap, format_ratio),
     ]
 
 

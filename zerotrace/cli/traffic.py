@@ -47,15 +47,14 @@ def wire_lines(wire: WireLedger) -> Iterator[Text]:
         return
     stages = " or ".join(map(str, wire.stages))
     source = " (inferred)" if wire.stage_origin is Origin.INFERRED else ""
-    yield Text(
+    line = (
         f"Sent {format_traffic(wire.sent_bytes)} a rank and step: wire ratio {wire.ratio:.2f}, "
         f"{wire.theory_ratio:g} in theory at stage {stages}{source}"
     )
-    for cause in wire.causes:
-        if abs(cause.ratio) >= _MINOR:
-            yield Text(printable(f"  {format_signed(cause.ratio)}  {cause.name}{_keys(cause)}"))
+    parts = [f"{format_signed(c.ratio)} {c.name}{_keys(c)}" for c in wire.causes if abs(c.ratio) >= _MINOR]
     if abs(wire.unexplained_ratio or 0.0) >= _MINOR:
-        yield Text(f"  {format_signed(wire.unexplained_ratio or 0.0)}  unexplained")
+        parts.append(f"{format_signed(wire.unexplained_ratio or 0.0)} unexplained")
+    yield Text(printable(f"{line}{': ' if parts else ''}{', '.join(parts)}."))
 
 
 def _named(kind: CollectiveFigures) -> str:

@@ -62,6 +62,12 @@ KERNEL_RULES: tuple[Rule, ...] = (
     Rule(r"^(hccl|hcom)", Category.COMM, "HCCL"),
 )  # fmt: skip
 
+# Words for moving data between devices, in the names of kernels that no rule knows.
+_LIKE_COMMUNICATION = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|userbuffers|multimem|nvls|(?<![a-z])p2p",
+    re.IGNORECASE,
+)
+
 _COMPILED = tuple((re.compile(rule.pattern, re.IGNORECASE), rule.category) for rule in KERNEL_RULES)
 
 
@@ -89,6 +95,16 @@ def device_category(cat: str, name: str, has_collective: bool) -> Category | Non
     if cat != "kernel":
         return Category.COPY
     return next((category for pattern, category in _COMPILED if pattern.search(name)), Category.COMPUTE)
+
+
+def is_unclassified(cat: str, name: str) -> bool:
+    """Whether a row that no rule and no metadata makes communication may be some: it is counted as compute, in doubt.
+
+    Args:
+        cat: Kineto category in today's spelling.
+        name: name of the row.
+    """
+    return cat == "kernel" and (not name.strip() or _LIKE_COMMUNICATION.search(name) is not None)
 
 
 def host_category(cat: str, name: str, on_gloo_thread: bool) -> Category | None:

@@ -54,6 +54,7 @@ from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, Step
 from zerotrace.model.reductions import ReductionStep
 from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
 from zerotrace.model.stragglers import Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
+from zerotrace.model.trust import Bound, FigureBounds, Trust
 from zerotrace.model.vocabulary import OWNER_MEANINGS, Attribution, Category, Level, Mode, Owner, WindowKind
 from zerotrace.model.wire import CollectiveKind, Origin, WireCause, WireKey, WireLedger, WireRole, WireTraffic
 
@@ -71,6 +72,7 @@ __all__ = [
     "Attribution",
     "BlockingCheck",
     "BlockingEvidence",
+    "Bound",
     "Category",
     "Cause",
     "CausePart",
@@ -88,6 +90,7 @@ __all__ = [
     "DeepSpeedLedger",
     "Delta",
     "Diagnostic",
+    "FigureBounds",
     "Finding",
     "Gain",
     "GatherGroup",
@@ -150,6 +153,7 @@ __all__ = [
     "Stragglers",
     "TaxVerdict",
     "TraceSource",
+    "Trust",
     "Unit",
     "Verdict",
     "WindowKind",

@@ -36,11 +36,16 @@ class Gain:
     """Where the prediction comes from, in a few words."""
 
     @property
-    def text(self) -> str:
-        """In words: ``at most 120 ms a step (the unprofiled step, less …)``."""
+    def amount(self) -> str:
+        """In words: ``at most 120 ms a step``."""
         time = [] if self.step_ns is None else [f"{format_ns(self.step_ns)} a step"]
         memory = [] if self.memory_bytes is None else [f"{format_bytes(self.memory_bytes)} a rank"]
-        return f"{'at most' if self.at_most else 'about'} {' and '.join(time + memory)} ({self.basis})"
+        return f"{'at most' if self.at_most else 'about'} {' and '.join(time + memory)}"
+
+    @property
+    def text(self) -> str:
+        """With where it comes from: ``at most 120 ms a step (the unprofiled step, less …)``."""
+        return f"{self.amount} ({self.basis})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zerotrace.model.trust import FigureBounds
+
 #: ``step`` of the one window that stands for a trace without ProfilerStep annotations.
 STEP_ALL = -1
 
@@ -104,5 +106,7 @@ class RankSummary:
     exposed_wait_ns: float | None = None
     blocking_ns: float | None = None
     host_bound_ns: float | None = None
+    bounds: FigureBounds | None = None
+    """Where kernels of unknown class ran: the least and the most that figures can be; ``None`` without any."""
     outside_steps_ns: int
     """Device time of this rank that lies in no step window."""

@@ -18,6 +18,7 @@ from zerotrace.model.overlap_tax import OverlapTax
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
 from zerotrace.model.reductions import ReductionStep
 from zerotrace.model.stragglers import Stragglers
+from zerotrace.model.trust import Trust
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
 from zerotrace.model.wire import WireLedger
 
@@ -71,7 +72,10 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The figures that answer first. Times are per step, each with its spread over ranks' mean steps."""
+    """The figures that answer first. Times are per step, each with its spread over ranks' mean steps.
+
+    Where kernels of unknown class ran, compute, exposed and overlap go from the least to the most that they can be.
+    """
 
     unprofiled_step_ns: float | None
     """Median over the timed steps of the slowest rank's step time; ``None`` without a manifest."""
@@ -131,6 +135,8 @@ class Analysis:
     """The names with the most device time on each rank, most first: the place to see what the rules took
     for compute."""
     diagnostics: tuple[Diagnostic, ...]
+    trust: Trust | None = None
+    """What weakens the figures, counted; ``None`` in files of versions before it."""
     gathers: GatherReport | None = None
     """Stage 3's parameter gathers; ``None`` where there are none."""
     no_gathers: str | None = None

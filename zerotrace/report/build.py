@@ -20,6 +20,7 @@ from zerotrace.report.memory import memory_section
 from zerotrace.report.pages import plain, render_page
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
+from zerotrace.report.trust_words import trust_rows
 from zerotrace.report.wire import wire_section
 
 # One module scope: each file uses what stands above it.
@@ -84,6 +85,7 @@ def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
         memory=memory,
         payload=payload,
         findings=finding_entries(analysis, payload),
+        trust_rows=trust_rows(analysis.trust) if analysis.trust else (),
         weaknesses=group_diagnostics(analysis.diagnostics, Level.ERROR, Level.WARNING),
         remarks=group_diagnostics(analysis.diagnostics, Level.INFO),
     )

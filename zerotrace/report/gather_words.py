@@ -48,6 +48,11 @@ def gather_remarks(report: GatherReport) -> Iterator[str]:
     if forced := _mean_if_known(warm, lambda step: step.num_forced_syncs):
         times, lost = _counted(forced, "time", "times"), _mean_if_known(warm, lambda step: step.forced_sync_ns)
         yield f"{times} a step it makes the host wait for a pending fetch, {format_ns(lost)} in all."
+    yield from gather_cautions(report)
+
+
+def gather_cautions(report: GatherReport) -> Iterator[str]:
+    """What the figures are not over, and what they are not read from."""
     if report.cold_steps:
         steps = ", ".join(map(str, report.cold_steps))
         yield f"Cold, without any prefetch, and in none of these figures: step {steps}."

@@ -1,0 +1,103 @@
+"""What weakens the figures of a run, counted in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.analysis.bounds import DeviceDoubt
+from zerotrace.analysis.launches import Launches, on_device
+from zerotrace.model import ClockReport, Diagnostic, RankSummary, StepWindow, TraceSource, Trust
+from zerotrace.tables import codes_and_names, ints
+
+#: Calls that launch kernels; that for a function of the host is none.
+_LAUNCH, _OF_HOST = "Launch", "LaunchHostFunc"
+
+_DROPPED = frozenset({"events_dropped", "duplicate_events"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCounts:
+    """What weakens the figures of one rank."""
+
+    num_launches: int
+    num_launches_without_kernel: int
+    num_kernels_without_launch: int
+    num_clipped: int
+
+
+def count_rank(events: pa.Table, launches: Launches, windows: Sequence[StepWindow]) -> RankCounts:
+    """Counts launches and rows of one rank that lack each other, and rows that a step's border cuts.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        launches: launches of ``events``.
+        windows: the rank's step windows; launches outside of them do not count.
+    """
+    start = ints(events, "start_ns")
+    end = start + ints(events, "dur_ns")
+    here = on_device(events)
+    codes, names = codes_and_names(events, "name")
+    launching = [code for code, name in enumerate(names) if _LAUNCH in name and _OF_HOST not in name]
+    calls = launches.calls.row[np.isin(codes[launches.calls.row], launching)]
+    inside = np.zeros(calls.size, dtype=bool)
+    cut = np.zeros(events.num_rows, dtype=bool)
+    for window in windows:
+        inside |= (start[calls] >= window.start_ns) & (start[calls] < window.end_ns)
+        for border in (window.start_ns, window.end_ns):
+            cut |= (start < border) & (end > border)
+    calls = calls[inside]
+    # A runtime call may make a driver call of the same correlation: it is launched by the earlier of the two.
+    ids = ints(events, "correlation")
+    of_kernels = ids[here & launches.linked]
+    return RankCounts(
+        num_launches=int(np.unique(ids[calls]).size),
+        num_launches_without_kernel=int(np.setdiff1d(ids[calls], of_kernels).size),
+        num_kernels_without_launch=int((here & ~launches.linked).sum()),
+        num_clipped=int((cut & here).sum()),
+    )
+
+
+def sum_up_trust(
+    sources: Sequence[TraceSource],
+    counts: Iterable[RankCounts | None],
+    doubts: Iterable[DeviceDoubt],
+    ranks: Sequence[RankSummary],
+    diagnostics: Sequence[Diagnostic],
+    *,
+    num_unmatched: int | None,
+    clock: ClockReport | None,
+    dilation_ratio: float | None,
+) -> Trust:
+    """The trust section of a result.
+
+    Args:
+        sources: traces that were read.
+        counts: of each rank; ``None`` in host mode.
+        doubts: kernels of unknown class, of all devices.
+        ranks: mean steps.
+        diagnostics: of the run.
+        num_unmatched: rows of collectives without a partner; ``None`` where a single rank was read.
+        clock: how the ranks' clocks agree.
+        dilation_ratio: profiled / unprofiled step.
+    """
+    known = [count for count in counts if count is not None]
+    shares = [r.bounds.unclassified_ns / r.compute_ns for r in ranks if r.bounds is not None and r.compute_ns]
+    worlds = [source.world_size for source in sources if source.world_size]
+    return Trust(
+        unclassified_ratio=max(shares, default=0.0),
+        unclassified_names=tuple(dict.fromkeys(name for doubt in doubts for name in doubt.names)),
+        num_launches=sum(c.num_launches for c in known) if known else None,
+        num_launches_without_kernel=sum(c.num_launches_without_kernel for c in known) if known else None,
+        num_kernels_without_launch=sum(c.num_kernels_without_launch for c in known) if known else None,
+        num_dropped=sum(note.count for note in diagnostics if note.code in _DROPPED),
+        num_clipped=sum(c.num_clipped for c in known),
+        num_missing_ranks=max(max(worlds) - len(sources), 0) if worlds else None,
+        num_unmatched=num_unmatched,
+        clock_residual_median_ns=clock.residual_median_ns if clock else None,
+        clock_residual_worst_ns=clock.residual_worst_ns if clock else None,
+        dilation_ratio=dilation_ratio,
+    )
