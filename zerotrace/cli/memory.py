@@ -10,7 +10,7 @@ from zerotrace.model import MemoryReport, OwnedBytes, Owner, Reconciliation
 from zerotrace.report.memory_words import difference_words
 from zerotrace.units import format_bytes
 
-_MAX_OWNERS = 4
+_MAX_OWNERS = 2
 
 
 def memory_lines(memory: MemoryReport) -> Iterator[Text]:

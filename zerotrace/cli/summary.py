@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from rich.console import Console
@@ -19,6 +20,9 @@ from zerotrace.report.trust_words import trust_sentence
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
+
+# Where what could be done ends, and how or why begins.
+_CLAUSE = re.compile(r"[;:] (?=\D)|, (?:which|for example) ")
 
 
 def print_summary(analysis: Analysis, console: Console | None = None) -> None:
@@ -57,6 +61,11 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         _print_diagnostics(console, group)
 
 
+def _first_clause(text: str) -> str:
+    """A knob without its alternatives and reasons, which the page has."""
+    return _CLAUSE.split(text, maxsplit=1)[0]
+
+
 def _first_sentences(text: str, count: int) -> str:
     """The beginning of a text; all of it is on the page and in analysis.json."""
     return ". ".join(text.split(". ")[:count]).removesuffix(".") + "."
@@ -76,7 +85,7 @@ def _print_finding(console: Console, finding: Finding) -> None:
     console.print(Text(printable(f"• {finding.claim}")))
     if finding.knob:
         gain = f"{finding.gain.amount}: " if finding.gain else ""
-        console.print(Text(printable(f"  → {gain}{finding.knob}"), style="dim"))
+        console.print(Text(printable(f"  → {gain}{_first_clause(finding.knob)}"), style="dim"))
 
 
 def _described(analysis: Analysis) -> str:
