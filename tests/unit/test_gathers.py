@@ -13,6 +13,7 @@ from tests.conftest import Analyse
 from zerotrace.cli.gathers import gather_lines
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase, is_label
 from zerotrace.model import Analysis, Attribution, GatherGroup, GatherReport, Level
+from zerotrace.report.gather_words import gather_remarks
 
 DEMAND, PREFETCH, REFRESH = GatherKind.DEMAND, GatherKind.PREFETCH, GatherKind.REFRESH
 GATHERS = 25
@@ -343,11 +344,14 @@ def test_the_log_says_that_the_prefetch_cache_was_thrown_away(analyse: Analyse, 
     assert "train.log" in analysis.inputs
 
 
-def test_the_terminal_says_what_prefetch_hides_and_what_stands_apart(analyse: Analyse) -> None:
-    lines = gather_lines(analyse(stage_three(0), stage_three(1, early_by=10)))
-    assert lines == [
+def test_the_terminal_says_what_prefetch_hides_and_the_page_what_else_there_is(analyse: Analyse) -> None:
+    analysis = analyse(stage_three(0), stage_three(1, early_by=10))
+    assert gather_lines(analysis) == [
         "Gathers: A step of a rank has 3 prefetches, 1 demand and 2 refreshes. Compute hides 39.9 % of their time, and "
         "38.5 % of the transfer alone, waiting left out.",
+    ]
+    assert analysis.gathers is not None
+    assert list(gather_remarks(analysis.gathers)) == [
         "1 prefetch is late; gathers hold compute back for 44.0 µs.",
         "2 small parameters are persisted: kept whole, and refreshed after each step.",
         "DeepSpeed's coordinator takes 77.0 µs of the host's time a step; for 23.0 µs of it the device is idle and "
