@@ -61,7 +61,6 @@ def test_the_options_are_a_decision() -> None:
             "--force",
             "--strict",
             "--json",
-            "--strict",
         ]
     )
     assert options["capture"] == sorted(
