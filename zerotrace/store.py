@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zerotrace.errors import StoreError
+from zerotrace.links import LINK_HINT, leads_out
 from zerotrace.model import ANALYSIS_VERSION, MANIFEST_VERSION, Analysis, Check, Comparison, RunManifest
 from zerotrace.model.consistency import contradictions
 from zerotrace.schema import EVENTS, TABLES_VERSION, TableSchema
@@ -34,9 +35,14 @@ def read_manifest(folder: Path) -> RunManifest | None:
     """The manifest of a run folder; ``None`` if it has none.
 
     Raises:
-        StoreError: ``manifest_invalid``, ``manifest_contradicts`` or ``version_unknown``.
+        StoreError: ``manifest_invalid``, ``manifest_contradicts``, ``version_unknown``, or ``link_refused`` for a link
+            that leads out of the folder.
     """
     path = folder / MANIFEST_FILE
+    if leads_out(path):
+        raise StoreError(
+            f"{path}: a link that leads out of the folder; it was not followed", code="link_refused", hint=LINK_HINT
+        )
     if not path.is_file():
         return None
     manifest = _read(path, RunManifest, MANIFEST_VERSION)

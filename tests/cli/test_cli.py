@@ -58,6 +58,7 @@ def test_the_options_are_a_decision() -> None:
             "--stage",
             "--params",
             "--jobs",
+            "--max-trace-size",
             "--force",
             "--strict",
             "--json",

@@ -13,7 +13,10 @@ from zerotrace.intervals import Int64Array
 from zerotrace.tables import BoolArray
 
 # torch writes at most 30 members: the first 29, an ellipsis, and the last.
-_MEMBERS = re.compile(r"^\[([\d,\s]*)\]")
+_MEMBERS = re.compile(r"^\[([0-9,\s]*)\]")
+
+# A number of more digits is no rank, and of thousands of them none that Python would read.
+_MAX_DIGITS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,4 +128,7 @@ def _other_of_two(rows: CollectiveRows, stated: list[set[int] | None], run: Int6
 def _members(text: str) -> set[int] | None:
     """The ranks that a group lists; ``None`` where it lists none, or not all of them."""
     listed = _MEMBERS.match(text)
-    return {int(number) for number in listed[1].split(",") if number.strip()} or None if listed else None
+    numbers = [number for part in listed[1].split(",") if (number := part.strip())] if listed else []
+    if not all(number.isdigit() and len(number) <= _MAX_DIGITS for number in numbers):
+        return None
+    return set(map(int, numbers)) or None

@@ -17,6 +17,7 @@ from zerotrace.analysis.workers import begin_worker, signals_later, start_method
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
 from zerotrace.ingest.rank import ingest_rank
+from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 from zerotrace.store import name_events, write_events
 
@@ -49,6 +50,7 @@ def read_ranks(
     attribution: Attribution,
     jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
+    limits: UnpackLimits | None = None,
 ) -> tuple[list[RankReading], list[Diagnostic], dict[Path, str]]:
     """Reads every trace and writes its event table.
 
@@ -58,6 +60,7 @@ def read_ranks(
         attribution: how rows are given to steps.
         jobs: processes that read at once; by default one a core, at most one a trace.
         progress: is told what was read, one line at a time.
+        limits: how large each trace may be.
 
     Returns:
         The readings in the order of ranks, what was skipped, and the digest of every file as it was read.
@@ -69,7 +72,8 @@ def read_ranks(
     skipped: list[Diagnostic] = []
     placed: dict[int, str] = {}
     digests: dict[Path, str] = {}
-    for number, (path, outcome) in enumerate(zip(candidates, _spread(candidates, folder, attribution, jobs))):
+    outcomes = _spread(candidates, folder, attribution, limits, jobs)
+    for number, (path, outcome) in enumerate(zip(candidates, outcomes)):
         if isinstance(outcome, _Skipped):
             skipped.append(outcome.diagnostic)
             digests[path] = digest_file(path)
@@ -99,11 +103,16 @@ def read_ranks(
 
 
 def _spread(
-    candidates: Sequence[Path], folder: Path, attribution: Attribution, jobs: int | None
+    candidates: Sequence[Path],
+    folder: Path,
+    attribution: Attribution,
+    limits: UnpackLimits | None,
+    jobs: int | None,
 ) -> Iterator[RankReading | _Skipped]:
     """Reads each trace, in processes of their own where there are several."""
     jobs = worker_count(len(candidates), jobs)
-    work = [(path, folder, number, attribution, len(candidates) == 1) for number, path in enumerate(candidates)]
+    alone = len(candidates) == 1
+    work = [(path, folder, number, attribution, limits, alone) for number, path in enumerate(candidates)]
     if jobs <= 1:
         yield from (_read(*task) for task in work)
         return
@@ -122,12 +131,14 @@ def _spread(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(path: Path, folder: Path, number: int, attribution: Attribution, alone: bool) -> RankReading | _Skipped:
+def _read(
+    path: Path, folder: Path, number: int, attribution: Attribution, limits: UnpackLimits | None, alone: bool
+) -> RankReading | _Skipped:
     # A trace makes hundreds of thousands of objects and no cycles: the collector would only walk them in vain.
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
-        trace = ingest_rank(path)
+        trace = ingest_rank(path, limits)
     except TraceError as error:
         if error.code in _NO_TRACE and not alone and not is_named_as_rank(path):
             name = name_of(path)

@@ -34,6 +34,8 @@ from zerotrace.analysis.wire import LedgerRequest, stage_contradiction, wire_led
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, find_candidates, name_run
 from zerotrace.ingest.logs import find_logs, log_notes
+from zerotrace.ingest.outward import link_notes
+from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import (
     Analysis,
     Attribution,
@@ -105,6 +107,8 @@ class AnalyzeOptions:
     """Their Ψ."""
     baseline: Path | None = None
     """Folder of a capture on a single device, to hold the step time against."""
+    limits: UnpackLimits | None = None
+    """How large each trace may be; by default as :class:`~zerotrace.ingest.unpack.UnpackLimits` says."""
 
 
 def analyze(
@@ -136,7 +140,9 @@ def analyze(
     options = options or AnalyzeOptions()
     run_folder = _run_folder(inputs)
     target = out if out is not None else run_folder / ANALYSIS_FOLDER
-    candidates, logs = find_candidates(inputs), find_logs(inputs)
+    candidates, logs, links = find_candidates(inputs), find_logs(inputs), link_notes(inputs)
+    if links and not candidates:
+        raise TraceError(links[0].message, code="link_refused", hint=links[0].hint)
     baseline = _read_baseline(options.baseline) if options.baseline else None
     manifest = read_manifest(run_folder)
     beside = memory_files(run_folder, manifest)
@@ -161,13 +167,15 @@ def analyze(
         check_baseline(baseline, request.run_name, manifest)
     replaceable = options.force or found.replaceable
     with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
-        readings, skipped, digests = read_ranks(candidates, folder, options.attribution, options.jobs, progress)
+        readings, skipped, digests = read_ranks(
+            candidates, folder, options.attribution, options.jobs, progress, options.limits
+        )
         windows = [window for reading in readings for window in reading.windows]
         meeting = meet([reading.analysis for reading in readings], hosts_of_ranks(readings, manifest), windows)
         measured = _measure(run_folder, manifest, readings, options.jobs)
         unread = [path for path in (*logs, *beside) if path not in measured.digests]
         contents = name_inputs(request, {**digests, **measured.digests, **{path: digest_file(path) for path in unread}})
-        notes = [*skipped, *(note for path in logs for note in log_notes(path))]
+        notes = [*links, *skipped, *(note for path in logs for note in log_notes(path))]
         doubt = _stage_contradiction(readings, told)
         if doubt is not None:
             told = replace(told, contradiction=doubt.message.partition(":")[0])

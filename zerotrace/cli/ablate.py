@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from zerotrace.cli.ablation import ablation_lines
 from zerotrace.cli.launching import run_plan
 from zerotrace.cli.outcome import describe, summarise, talk
 from zerotrace.cli.request import Request, make_plan
-from zerotrace.cli.terminal import print_data
+from zerotrace.cli.terminal import print_data, shell_path
 
 if TYPE_CHECKING:
     from zerotrace.capture.complete import CaptureResult
@@ -107,7 +106,7 @@ def _print(results: list[CaptureResult], *, as_json: bool) -> None:
             click.echo(str(folder))
     for line in ablation_lines(ablation):
         talk(line)
-    names = [shlex.quote(str(folder)) for folder, _ in complete]
+    names = [shell_path(folder) for folder, _ in complete]
     talk("Next:")
     for name in names:
         talk(f"zerotrace analyze {name}")

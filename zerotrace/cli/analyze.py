@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from zerotrace.cli.terminal import end_in_order, print_data
+from zerotrace.cli.quantity import Quantity
+from zerotrace.cli.terminal import end_in_order, print_data, printable, shell_path
 
 if TYPE_CHECKING:
     from zerotrace.model import Analysis
-
-
-def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
-    """A count as people write it.
-
-    Raises:
-        click.BadParameter: it is none.
-    """
-    from zerotrace.units import parse_count
-
-    try:
-        return None if text is None else parse_count(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}.") from error
 
 
 @click.command(epilog="Example: zerotrace analyze traces/stage3")
@@ -51,11 +37,17 @@ def _count(_ctx: click.Context, _param: click.Parameter, text: str | None) -> in
 @click.option("--stage", type=click.IntRange(0, 3), help="ZeRO stage of traces without a manifest.")
 @click.option(
     "--params",
-    callback=_count,
+    type=Quantity("count"),
     metavar="COUNT",
     help="Their number of parameters, such as 774M: see bytes on the wire.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Traces read at once; one a core by default.")
+@click.option(
+    "--max-trace-size",
+    type=Quantity("size"),
+    metavar="SIZE",
+    help="What a trace may unpack to, such as 64GiB. By default 16 GiB, and beyond 64 MiB 200 times its file.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing result.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything weakens the figures (a warning).")
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of the summary.")
@@ -69,6 +61,7 @@ def analyze(
     stage: int | None,
     params: int | None,
     jobs: int | None,
+    max_trace_size: int | None,
     force: bool,
     strict: bool,
     as_json: bool,
@@ -83,6 +76,7 @@ def analyze(
     end_in_order()
     from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
+    from zerotrace.ingest.unpack import UnpackLimits
     from zerotrace.model import Attribution
     from zerotrace.store import ANALYSIS_FILE, REPORT_FILE
 
@@ -100,8 +94,9 @@ def analyze(
         baseline=baseline,
         stage=stage,
         num_params=params,
+        limits=UnpackLimits(unpacked_bytes=max_trace_size, ratio=None) if max_trace_size is not None else None,
     )
-    talk = (lambda line: click.echo(line, err=True)) if sys.stderr.isatty() else None
+    talk = (lambda line: click.echo(printable(line), err=True)) if sys.stderr.isatty() else None
     analysis, folder, reused = run(inputs, out, options, renderer, talk)
     if as_json:
         print_data((folder / ANALYSIS_FILE).read_bytes())
@@ -112,9 +107,9 @@ def analyze(
     if reused:
         click.echo("The traces are unchanged: this is the earlier result; --force makes it anew.", err=True)
     if report:
-        click.echo(f"Report: {shlex.quote(str(folder / REPORT_FILE))}", err=as_json)
+        click.echo(f"Report: {shell_path(folder / REPORT_FILE)}", err=as_json)
     else:
-        click.echo(f"Tables: {shlex.quote(str(folder))}", err=as_json)
+        click.echo(f"Tables: {shell_path(folder)}", err=as_json)
     if strict:
         _refuse_warnings(analysis)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zerotrace.cli.ablation import ablation_lines
-from zerotrace.cli.terminal import print_data, printable
+from zerotrace.cli.terminal import print_data, printable, shell_path
 from zerotrace.units import GIB, NS_PER_MS
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path |
     for note in comparison.notes:
         click.echo(printable(f"Note: {note}"), err=True)
     if html is not None:
-        click.echo(f"Page: {shlex.quote(str(html))}", err=as_json or as_csv)
+        click.echo(f"Page: {shell_path(html)}", err=as_json or as_csv)
 
 
 def _write_page(comparison: Comparison, path: Path, force: bool) -> None:
@@ -115,7 +114,7 @@ def _hint_at_analysis(folders: Sequence[Path], comparison: Comparison) -> None:
     waiting = [folder for folder in waiting if not has_analysis(folder)]
     if waiting:
         others = f", and the {len(waiting) - 1} others" if len(waiting) > 2 else ", and the other" * (len(waiting) - 1)
-        command = f"zerotrace analyze {shlex.quote(str(waiting[0]))}"
+        command = f"zerotrace analyze {shell_path(waiting[0])}"
         click.echo(printable(f"Note: exposed is unknown until a run is analysed: `{command}`{others}."), err=True)
 
 
@@ -128,7 +127,7 @@ def _print_table(comparison: Comparison) -> None:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("run", vertical="bottom", overflow="fold")
     columns: dict[str, Callable[[ComparedRun], str]] = {
-        " stage": stage_text,
+        " stage": lambda run: printable(stage_text(run)),
         " ranks": lambda run: str(run.world_size),
         " resident\nGiB": lambda run: _fixed(_gib(run.resident_bytes), 3),
         "   peak\nGiB": lambda run: _fixed(_gib(run.peak_bytes), 3),

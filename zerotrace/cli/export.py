@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 import click
 
-from zerotrace.cli.terminal import end_in_order
+from zerotrace.cli.terminal import end_in_order, shell_path
 
 _EPILOG = """\b
 Examples:
@@ -50,4 +49,4 @@ def export(folder: Path, target: Path, host: bool, force: bool) -> None:
         click.echo("Note: the clocks of the ranks lie more than 104 days apart: here they begin together.", err=True)
     ranks = f"{done.num_ranks} rank{'' if done.num_ranks == 1 else 's'}"
     click.echo(f"{format_count(done.num_slices)} slices of {ranks}, {format_bytes(done.num_bytes)}.", err=True)
-    click.echo(f"Perfetto: {shlex.quote(str(done.path))}")
+    click.echo(f"Perfetto: {shell_path(done.path)}")

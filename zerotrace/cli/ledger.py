@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zerotrace.cli.ledger_config import LedgerConfig, as_usage_error, read_config
+from zerotrace.cli.quantity import Quantity
 from zerotrace.cli.terminal import print_data, printable
 from zerotrace.errors import CaptureError, LedgerError
 
@@ -30,23 +31,6 @@ A snapshot is read without running anything of it. Sizes of other models: --shap
 """
 
 
-class _Quantity(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A count of parameters, or a size of memory."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from zerotrace.units import parse_bytes, parse_count
-
-        if isinstance(value, int):
-            return value
-        try:
-            return (parse_count if self.name == "count" else parse_bytes)(value)
-        except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
-
-
 def _known_gpu(_ctx: click.Context, _param: click.Parameter, name: str | None) -> str | None:
     """A GPU whose workspaces are known; any other would be taken for one from before Hopper.
 
@@ -60,7 +44,7 @@ def _known_gpu(_ctx: click.Context, _param: click.Parameter, name: str | None) -
     return name
 
 
-_COUNT, _SIZE = _Quantity("count"), _Quantity("size")
+_COUNT, _SIZE = Quantity("count"), Quantity("size")
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -43,7 +43,7 @@ def capture_on_hosts(
         return
     talk(f"Capturing on {len(hosts)} hosts with {num_ranks} ranks each; they meet at {endpoint}")
     output = run_on_hosts(commands, lambda host, line: talk(printable(f"[{host}] {line}")))
-    click.echo(printable(output), nl=False)
+    click.echo(printable(output, longest_line=None), nl=False)
 
 
 def without_options(words: Sequence[str], names: Sequence[str]) -> list[str]:

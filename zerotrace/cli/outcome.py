@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotrace.cli.terminal import print_data
+from zerotrace.cli.terminal import print_data, printable, shell_path
 from zerotrace.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -35,12 +34,12 @@ def print_result(result: CaptureResult, *, as_json: bool) -> None:
             talk(f"Note: the trace has no labels of the kind {hook!r}: {reason}.")
     if any(record.trace_file for record in result.manifest.ranks):
         talk("Next:")
-        talk(f"zerotrace analyze {shlex.quote(str(result.folder))}")
+        talk(f"zerotrace analyze {shell_path(result.folder)}")
 
 
 def talk(text: str) -> None:
     """Say something that is no result."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def _print_part(folder: Path | None) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 import click
 
-from zerotrace.cli.terminal import end_in_order
+from zerotrace.cli.terminal import end_in_order, shell_path
 
 _EPILOG = """\b
 Examples:
@@ -29,4 +28,4 @@ def report(folder: Path) -> None:
     end_in_order()
     from zerotrace.report.redraw import redraw
 
-    click.echo(f"Report: {shlex.quote(str(redraw(folder)))}")
+    click.echo(f"Report: {shell_path(redraw(folder))}")

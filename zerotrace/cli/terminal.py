@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from zerotrace.errors import OutputError
+from zerotrace.texts import LONGEST_SHOWN, shortened, spelled_out
 
 _PATIENCE_S = 10
 
@@ -102,8 +103,19 @@ def end_in_order() -> None:
         signal.signal(sig, leave)
 
 
-def printable(text: str) -> str:
-    """The text with every control character spelled out, so that none moves the cursor or sets a colour."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
-    )
+def shell_path(path: Path) -> str:
+    """A path as a shell takes it, with control characters spelled out as in :func:`printable`."""
+    import shlex
+
+    return printable(shlex.quote(str(path)))
+
+
+def printable(text: str, longest_line: int | None = LONGEST_SHOWN) -> str:
+    """The text with every control character spelled out, so that none moves the cursor or sets a colour.
+
+    Args:
+        text: what may hold names out of a trace.
+        longest_line: characters of a line that are shown; ``None`` for all.
+    """
+    lines = text.split("\n") if longest_line is None else [shortened(line, longest_line) for line in text.split("\n")]
+    return "\n".join(map(spelled_out, lines))

@@ -6,18 +6,14 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
-from isal import igzip, isal_zlib
-from isal.igzip_lib import IsalError
+from isal import igzip
 
 from zerotrace.errors import TraceError
+from zerotrace.ingest.unpack import GZIP_MAGIC, BadGzipError, TooLargeError, UnpackLimits, gunzip
+from zerotrace.links import leads_out
+from zerotrace.units import format_bytes
 
-# isal's own stubs do not say that it is an exception.
-_BadGzipError = cast("type[Exception]", IsalError)
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _SNIFF_BYTES = 4096
 
@@ -38,7 +34,8 @@ def find_candidates(inputs: Sequence[Path]) -> list[Path]:
     """Files that could be traces, in the order of their names.
 
     Args:
-        inputs: folders (searched one level deep, hidden files left out) or files (taken as they are).
+        inputs: folders (searched one level deep; hidden files and links that lead out are left out) or files (taken
+            as they are).
 
     Returns:
         Paths whose content, after gunzip, begins like JSON or is empty.
@@ -61,33 +58,41 @@ def find_candidates(inputs: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read_trace_bytes(path: Path) -> tuple[bytes, str]:
+def read_trace_bytes(path: Path, limits: UnpackLimits | None = None) -> tuple[bytes, str]:
     """The JSON text of a trace, gunzipped if it is gzip, and the digest of the file as it lies on disk.
+
+    Args:
+        path: the file.
+        limits: how large it may be; by default as :class:`UnpackLimits` says.
 
     Returns:
         The text as bytes and its BLAKE2b-128 digest in hexadecimal.
 
     Raises:
-        TraceError: ``unreadable`` if the system refuses, ``trace_truncated`` or ``gzip_invalid`` for broken gzip.
+        TraceError: ``unreadable`` if the system refuses, ``trace_truncated`` or ``gzip_invalid`` for broken gzip,
+            ``trace_too_large`` for what goes over a limit.
     """
-    data = _read_file(path)
+    limits = limits or UnpackLimits()
+    data = _read_file(path, limits.unpacked_bytes)
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-    if not data.startswith(_GZIP_MAGIC):
+    if not data.startswith(GZIP_MAGIC):
         return data, digest
     try:
-        return _gunzip(data), digest
+        return gunzip(data, limits), digest
     except EOFError as error:
         raise TraceError(
             f"{name_of(path)}: truncated: the gzip stream ends after {len(data)} bytes without its end mark",
             code="trace_truncated",
             hint="the writer was stopped before it finished; capture this rank again",
         ) from error
-    except _BadGzipError as error:
+    except BadGzipError as error:
         raise TraceError(
             f"{name_of(path)}: not a sound gzip file: {error}",
             code="gzip_invalid",
             hint="the file was altered or not copied whole; copy it anew, or capture this rank again",
         ) from error
+    except TooLargeError as error:
+        raise _too_large(path, str(error)) from error
 
 
 def digest_file(path: Path) -> str:
@@ -132,11 +137,22 @@ def printable_name(path: Path) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, limit: int) -> bytes:
     try:
+        size = path.stat().st_size
+        if size > limit:
+            raise _too_large(path, f"it has {format_bytes(size)}, more than {format_bytes(limit)}")
         return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _too_large(path: Path, what: str) -> TraceError:
+    return TraceError(
+        f"{name_of(path)}: too large for a trace: {what}",
+        code="trace_too_large",
+        hint="if you trust it, and have ten times as much memory, say how large it may be: --max-trace-size 64GiB",
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> TraceError:
@@ -145,30 +161,18 @@ def _unreadable(path: Path, error: OSError) -> TraceError:
     )
 
 
-def _gunzip(data: bytes) -> bytes:
-    """All members of a gzip file; several times faster in one piece than through a file object."""
-    pieces = []
-    while data.startswith(_GZIP_MAGIC):
-        member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
-        pieces.append(member.decompress(data))
-        if not member.eof:
-            raise EOFError
-        data = member.unused_data
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
 def _may_be_trace(path: Path) -> bool:
-    if path.name.startswith(".") or path.name in OWN_FILES or not path.is_file():
+    if path.name.startswith(".") or path.name in OWN_FILES or leads_out(path) or not path.is_file():
         return False
     if path.name.endswith((*OWN_ENDINGS, *_UNFINISHED)):
         return False
     try:
         with path.open("rb") as stream:
             head = stream.read(_SNIFF_BYTES)
-        if head.startswith(_GZIP_MAGIC):
+        if head.startswith(GZIP_MAGIC):
             with igzip.open(path, "rb") as stream:
                 head = stream.read(_SNIFF_BYTES)
-    except (OSError, EOFError, _BadGzipError):
+    except (OSError, EOFError, BadGzipError):
         return True  # damaged: let the reader say so
     # An empty .json was meant to be a trace; other empty files are none of our business.
     return _JSON_HEAD.match(head.lstrip(_BLANKS)) is not None or ".json" in path.name

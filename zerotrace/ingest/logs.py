@@ -8,22 +8,27 @@ from pathlib import Path
 
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import name_of
+from zerotrace.links import leads_out
 from zerotrace.model import Diagnostic, Level
 
-_LOG_ENDINGS = (".log", ".txt", ".out", ".err")
+#: How files are called that are searched for what DeepSpeed says.
+LOG_ENDINGS = (".log", ".txt", ".out", ".err")
 
 # Printed by rank 0 where `log_trace_cache_warnings` is on: runtime/zero/partitioned_param_coordinator.py.
 _INVALIDATED = re.compile(rb"Invalidate trace cache[^\r\n]{0,200}")
 
 
 def find_logs(inputs: Sequence[Path]) -> list[Path]:
-    """Files in the folders among ``inputs`` that are called like logs, in the order of their names."""
+    """Files in the folders among ``inputs`` that are called like logs, in the order of their names.
+
+    Links that lead out of their folder are left out.
+    """
     return [
         path
         for folder in inputs
         if folder.is_dir()
         for path in sorted(folder.iterdir())
-        if path.suffix in _LOG_ENDINGS and not path.name.startswith(".") and path.is_file()
+        if path.suffix in LOG_ENDINGS and not path.name.startswith(".") and not leads_out(path) and path.is_file()
     ]
 
 

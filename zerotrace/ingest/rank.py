@@ -19,6 +19,7 @@ from zerotrace.ingest.marks import profiled_memory
 from zerotrace.ingest.rows import EventRows, pick_rows
 from zerotrace.ingest.steps import doubtful_windows, outermost_windows, step_number, whole_trace_window
 from zerotrace.ingest.table import collectives_of, event_table, row_categories, without_device
+from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 
 _MAX_RANK = (1 << 31) - 1
@@ -38,16 +39,17 @@ class RankTrace:
     """Memory as the trace itself tells it; empty unless it was taken with ``profile_memory=True``."""
 
 
-def ingest_rank(path: Path) -> RankTrace:
+def ingest_rank(path: Path, limits: UnpackLimits | None = None) -> RankTrace:
     """Reads one trace file.
 
     Args:
         path: Kineto JSON, gzip or plain, indented or not.
+        limits: how large it may be; by default as :class:`UnpackLimits` says.
 
     Raises:
         TraceError: if the file is no trace, is damaged, or holds no device (nor gloo) activity.
     """
-    data, digest = read_trace_bytes(path)
+    data, digest = read_trace_bytes(path, limits)
     document, text, diagnostics = decode_document(data, path)
     rank, rank_notes = _rank_of(document, path)
     diagnostics += rank_notes

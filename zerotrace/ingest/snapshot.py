@@ -8,7 +8,6 @@ requested, a block the one that was given.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,9 @@ import numpy as np
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.files import name_of
 from zerotrace.ingest.pickles import FEWER_STEPS, TAKE_AGAIN, PickleLimits, load_plain
+from zerotrace.ingest.unpack import GZIP_MAGIC, BadGzipError, TooLargeError, UnpackLimits, gunzip
 from zerotrace.intervals import Int64Array
 from zerotrace.tables import BoolArray
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 
 _CHECK_PATH = "check the path, and that the file may be read"
 
@@ -147,30 +144,22 @@ def _read(path: Path, limits: PickleLimits) -> bytes:
 
 
 def _unpacked(data: bytes, file: str, limits: PickleLimits) -> bytes:
-    """Gunzips piece by piece, so that a bomb is met by its limit and not by the machine's."""
-    pieces: list[bytes] = []
-    room = limits.unpacked_bytes
-    while data.startswith(_GZIP_MAGIC):
-        member = zlib.decompressobj(wbits=_GZIP_WINDOW)
-        try:
-            pieces.append(member.decompress(data, room + 1))
-        except zlib.error as error:
-            raise SnapshotError(
-                f"{file}: not a sound gzip file: {error}", code="pickle_invalid", hint=TAKE_AGAIN
-            ) from error
-        room -= len(pieces[-1])
-        if room < 0:
-            raise SnapshotError(
-                f"{file}: too large for a snapshot: it unpacks to more than {limits.unpacked_bytes:,} bytes",
-                code="pickle_too_large",
-                hint=FEWER_STEPS,
-            )
-        if not member.eof:
-            raise SnapshotError(
-                f"{file}: truncated: the gzip stream has no end", code="pickle_invalid", hint=TAKE_AGAIN
-            )
-        data = member.unused_data
-    return b"".join(pieces) if pieces else data
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    try:
+        return gunzip(data, UnpackLimits(unpacked_bytes=limits.unpacked_bytes, ratio=None))
+    except TooLargeError as error:
+        raise SnapshotError(
+            f"{file}: too large for a snapshot: {error}", code="pickle_too_large", hint=FEWER_STEPS
+        ) from error
+    except EOFError as error:
+        raise SnapshotError(
+            f"{file}: truncated: the gzip stream has no end", code="pickle_invalid", hint=TAKE_AGAIN
+        ) from error
+    except BadGzipError as error:
+        raise SnapshotError(
+            f"{file}: not a sound gzip file: {error}", code="pickle_invalid", hint=TAKE_AGAIN
+        ) from error
 
 
 def _by_device(content: Any) -> list[int]:

@@ -15,6 +15,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from zerotrace.texts import shortened
+
 # What ends or reopens a script block, or ends a line in older JavaScript.
 _SCRIPT_ESCAPES = {
     ord("<"): "\\u003c",
@@ -29,8 +31,11 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u
 
 
 def printable(text: str) -> str:
-    r"""A name as it may be shown: characters that one cannot see are spelled out, ``\u202e`` for example."""
-    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    r"""A name as it may be shown: characters that one cannot see are spelled out, ``\u202e`` for example.
+
+    One of megabytes is cut.
+    """
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", shortened(text))
 
 
 def script_json(value: Any) -> str:

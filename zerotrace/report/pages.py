@@ -21,6 +21,7 @@ from zerotrace.report.memory import gap_text
 from zerotrace.report.memory_words import signed_bytes
 from zerotrace.report.theme import DARK, LIGHT
 from zerotrace.report.wire import confirmed_text
+from zerotrace.texts import shortened
 from zerotrace.units import GIB, NS_PER_MS, format_bytes, format_count, format_ns, format_traffic
 
 # Only what the page itself carries may load or run.
@@ -67,20 +68,20 @@ def render_page(template: str, scripts: Sequence[str], *, version: str, page_dat
 
 
 def plain(value: Any) -> Any:
-    """A record as strict JSON has it: enums by value, what is not finite as ``None``."""
+    """A record as strict JSON has it: enums by value, what is not finite as ``None``, texts of megabytes cut."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
+        return {shortened(str(plain(key))): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, (str, int, float)):
+    if value is None or isinstance(value, (int, float)):
         return value
-    return str(value)
+    return shortened(str(value))
 
 
 def _asset(name: str) -> str:
@@ -93,6 +94,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: shortened(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

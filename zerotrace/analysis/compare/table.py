@@ -6,6 +6,7 @@ import csv
 import io
 
 from zerotrace.model import ComparedRun, Comparison
+from zerotrace.texts import spelled_out
 from zerotrace.units import GIB, NS_PER_MS
 
 _COLUMNS = ("stage", "world", "n_params", "resident_GiB", "peak_GiB", "step_ms", "ktok_per_s")
@@ -23,7 +24,7 @@ def study_csv(comparison: Comparison) -> str:
             _scaled(run.step_ns, NS_PER_MS),
             _scaled(run.tokens_per_s, 1000),
         )
-        writer.writerow([stage_text(run), run.world_size, run.num_params, *figures])
+        writer.writerow([_inert(stage_text(run)), run.world_size, run.num_params, *figures])
     return text.getvalue()
 
 
@@ -34,3 +35,11 @@ def stage_text(run: ComparedRun) -> str:
 
 def _scaled(value: float | None, unit: int) -> float | None:
     return None if value is None else value / unit
+
+
+def _inert(text: str) -> str:
+    """A text for a cell of CSV: what a spreadsheet would run as a formula gets an apostrophe in front.
+
+    Line ends are spelled out: Python quotes a carriage return only where it ends lines, and it would begin a row.
+    """
+    return spelled_out(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text)

@@ -18,6 +18,7 @@ from zerotrace.analysis.workers import begin_worker, signals_later, start_method
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.owners import Owners, read_owners
 from zerotrace.ingest.snapshot import Snapshot, read_snapshot
+from zerotrace.links import LINK_HINT, leads_out
 from zerotrace.model import Diagnostic, Level, MemoryCurve, RankMemory, RankRecord, RunManifest
 from zerotrace.schema import MEMORY
 from zerotrace.units import format_bytes
@@ -45,7 +46,8 @@ class MeasuredRanks:
 def memory_files(run_folder: Path, manifest: RunManifest | None) -> list[Path]:
     """The snapshots and owners files that the manifest names and that are there."""
     named = [name for record in manifest.ranks for name in _names(record)] if manifest is not None else []
-    return [path for name in named if (path := run_folder / name).is_file()]
+    paths = [run_folder / name for name in named]
+    return [path for path in paths if path.is_file() and not leads_out(path)]
 
 
 def measure_ranks(
@@ -109,7 +111,7 @@ def _measure_rank(run_folder: Path, record: RankRecord) -> _Part:
 
 
 def _measure(run_folder: Path, record: RankRecord) -> _Part:
-    notes: list[Diagnostic] = list(_leads_elsewhere(record))
+    notes: list[Diagnostic] = list(_leads_elsewhere(run_folder, record))
     digests: dict[Path, str] = {}
     owners: Owners | None = None
     snapshots: list[Snapshot] = []
@@ -183,7 +185,8 @@ def _names(record: RankRecord) -> list[str]:
 
 
 def _path(run_folder: Path, name: str | None) -> Path | None:
-    return run_folder / name if name is not None and _is_beside(name) else None
+    path = run_folder / name if name is not None and _is_beside(name) else None
+    return None if path is not None and leads_out(path) else path  # as `_leads_elsewhere` says
 
 
 def _is_beside(name: str) -> bool:
@@ -191,8 +194,11 @@ def _is_beside(name: str) -> bool:
     return Path(name).name == name and name not in ("", "..")
 
 
-def _leads_elsewhere(record: RankRecord) -> Iterator[Diagnostic]:
-    """What the manifest names outside of the run's folder; only the light trace has a folder of its own inside."""
+def _leads_elsewhere(run_folder: Path, record: RankRecord) -> Iterator[Diagnostic]:
+    """What the manifest names outside of the run's folder, by path or by link.
+
+    Only the light trace has a folder of its own inside.
+    """
     named = {
         "trace_file": (record.trace_file, 1),
         "light_trace_file": (record.light_trace_file, 2),
@@ -209,6 +215,10 @@ def _leads_elsewhere(record: RankRecord) -> Iterator[Diagnostic]:
                 "expected the name of a file inside; it is not read"
             )
             yield _warn("manifest_path_refused", message, "manifest.json", "put the file into the folder, and its name")
+    for name in _names(record):
+        if leads_out(run_folder / name):
+            message = f"{name}: a link that leads out of the folder; it was not followed"
+            yield _warn("link_refused", message, name, LINK_HINT)
 
 
 def _warn(code: str, message: str, file: str, hint: str | None = None) -> Diagnostic:
