@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +22,7 @@ ANALYSIS_FOLDER = "analysis"
 ANALYSIS_FILE = "analysis.json"
 REPORT_FILE = "report.html"
 _EVENTS_PART = "part-0.parquet"
+_MAX_RANK_DIGITS = 10
 
 _Stored = TypeVar("_Stored", RunManifest, Analysis)
 
@@ -151,8 +147,8 @@ def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tupl
     Raises:
         StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
     """
-    ranks = sorted(int(path.name.removeprefix("rank=")) for path in (folder / EVENTS.name).glob("rank=*"))
-    for rank in ranks:
+    named = [path.name.removeprefix("rank=") for path in (folder / EVENTS.name).glob("rank=*")]
+    for rank in sorted(int(name) for name in named if name.isdecimal() and len(name) <= _MAX_RANK_DIGITS):
         yield rank, _read_parquet(events_file(folder, rank), columns)
 
 
@@ -203,141 +199,12 @@ def events_file(folder: Path, rank: int) -> Path:
     return folder / EVENTS.name / f"rank={rank}" / _EVENTS_PART
 
 
-@contextmanager
-def new_folder(target: Path, *, replace: bool, is_ours: str, reason: str | None = None) -> Iterator[Path]:
-    """A folder to fill, which takes its final name only when the block ends well.
-
-    A killed run leaves the old folder whole and a hidden one beside it, never half a result; the next run removes
-    the hidden one.
-
-    Args:
-        target: final path; its parent is created.
-        replace: whether a folder of that name may be replaced.
-        is_ours: a file that shows that an old folder was written by zerotrace; no other folder is ever replaced.
-        reason: why an old folder does not do, for the message.
-
-    Raises:
-        StoreError: ``exists`` if it may not be replaced, ``not_writable`` if the system refuses.
-    """
-    _refuse_existing(target, replace=replace, ours=(target / is_ours).is_file(), reason=reason)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
-        staging = Path(tempfile.mkdtemp(prefix=_staging_prefix(target), dir=target.parent))
-    except OSError as error:
-        raise StoreError(
-            f"{target.parent}: cannot be written: {error.strerror}",
-            code="not_writable",
-            hint="give --out for another folder",
-        ) from error
-    lock = os.open(staging, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        staging.chmod(0o777 & ~_umask())
-        yield staging
-        _put_in_place(staging, target)
-    except OSError as error:
-        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable", hint=_MAKE_ROOM) from error
-    finally:
-        os.close(lock)
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-@contextmanager
-def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
-    """A file to fill, which takes its final name only when the block ends well.
-
-    Args:
-        target: final path, in a folder that exists.
-        replace: whether a file of that name may be replaced.
-
-    Raises:
-        StoreError: ``exists`` if it may not be replaced, ``not_writable`` if the system refuses.
-    """
-    if target.exists() and not (replace and target.is_file()):
-        raise StoreError(
-            f"{target} exists already" if target.is_file() else f"{target} exists already, and is no file",
-            code="exists",
-            hint="give --force to replace it, or another name" if target.is_file() else "give another name",
-        )
-    try:
-        _sweep(target)
-        handle, name = tempfile.mkstemp(prefix=_staging_prefix(target), dir=target.parent)
-    except OSError as error:
-        raise StoreError(
-            f"{target}: cannot be written: {error.strerror}", code="not_writable", hint="give another place"
-        ) from error
-    staging = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield stream
-        staging.chmod(0o666 & ~_umask())
-        staging.replace(target)
-    except OSError as error:
-        raise StoreError(f"{target}: cannot be written: {error}", code="not_writable", hint=_MAKE_ROOM) from error
-    finally:
-        staging.unlink(missing_ok=True)
-
-
-def _refuse_existing(target: Path, *, replace: bool, ours: bool, reason: str | None) -> None:
-    if not target.exists() or (replace and ours):
-        return
-    if ours:
-        raise StoreError(
-            f"{target} exists already, and {reason or 'holds another result'}",
-            code="exists",
-            hint="give --force to replace it, or --out for another folder",
-        )
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    raise StoreError(
-        f"{target} exists already, and is no result of zerotrace", code="exists", hint="give --out for another folder"
-    )
-
-
-def _sweep(target: Path) -> None:
-    """Removes what killed runs have left beside ``target``: hidden folders and files that nobody holds any more."""
-    for left in target.parent.glob(f"{_staging_prefix(target)}*"):
-        lock = os.open(left, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue  # a run at work
-        finally:
-            os.close(lock)
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
-
-
-def _staging_prefix(target: Path) -> str:
-    return f".{target.name}.partial-"
-
-
 def _unnamed_events(folder: Path, number: int) -> Path:
     return folder / EVENTS.name / f"trace={number}"
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:
     return value is not None, value
-
-
-def _put_in_place(staging: Path, target: Path) -> None:
-    if not target.exists() or not any(target.iterdir()):
-        staging.rename(target)  # the system replaces an empty folder
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
-    target.rename(old / "was")
-    staging.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _write_parquet(table: pa.Table, stream: object) -> None:
@@ -393,11 +260,11 @@ def _read(path: Path, kind: type[_Stored], version: str) -> _Stored:
     _check_version(path, stored.schema_version, version)
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
+        # not only of another shape: text that the first look skipped may be no UTF-8
         raise StoreError(f"{path}: {error}", code=f"{noun}_invalid", hint=_AGAIN[noun]) from error
 
 
-_MAKE_ROOM = "make room or allow writing there, or give --out for another folder"
 _GIVE_FOLDER = "give a folder that `zerotrace capture` wrote"
 _AGAIN = {
     "manifest": "capture again, or move the file away to analyse the traces alone",

@@ -19,8 +19,9 @@ from tests.builders import TraceBuilder
 from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.errors import StoreError
 from zerotrace.model import Attribution, WindowKind
+from zerotrace.placing import new_file, new_folder
 from zerotrace.schema import EVENTS, PARTITION, STEPS
-from zerotrace.store import new_file, new_folder, read_analysis, read_events, read_manifest, read_table
+from zerotrace.store import read_analysis, read_events, read_manifest, read_table
 
 MANIFEST = Path(__file__).resolve().parents[2] / "traces" / "stage3" / "manifest.json"
 PLAIN = AnalyzeOptions(hta=False, jobs=1)

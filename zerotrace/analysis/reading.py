@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -116,7 +117,8 @@ def _spread(
     if jobs <= 1:
         yield from (_read(*task) for task in work)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context(start_method()), initializer=begin_worker) as pool:
+    context, parent = get_context(start_method()), os.getpid()
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=begin_worker, initargs=(parent,)) as pool:
         with signals_later():
             tasks = [pool.submit(_read, *task) for task in work]
         try:

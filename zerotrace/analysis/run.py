@@ -49,6 +49,7 @@ from zerotrace.model import (
     StepPartition,
     WireLedger,
 )
+from zerotrace.placing import new_folder
 from zerotrace.schema import (
     COLLECTIVES,
     GATHERS,
@@ -67,7 +68,6 @@ from zerotrace.store import (
     ANALYSIS_FOLDER,
     MANIFEST_FILE,
     REPORT_FILE,
-    new_folder,
     page_bytes,
     read_analysis,
     read_events,
@@ -78,6 +78,13 @@ from zerotrace.store import (
     write_table,
 )
 from zerotrace.version import VERSION
+
+_NO_LOCKS = Diagnostic(
+    code="no_file_locks",
+    level=Level.INFO,
+    message="the file system of the result has no locks: a second run on it at the same time would not be noticed, and "
+    "the last of them to end would stay",
+)
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,14 @@ def analyze(
     if baseline is not None:
         check_baseline(baseline, request.run_name, manifest)
     replaceable = options.force or found.replaceable
-    with new_folder(target, replace=replaceable, is_ours=ANALYSIS_FILE, reason=found.reason) as folder:
+    doubts: list[Diagnostic] = []
+    with new_folder(
+        target,
+        replace=replaceable,
+        is_ours=ANALYSIS_FILE,
+        reason=found.reason,
+        without_locks=lambda: doubts.append(_NO_LOCKS),
+    ) as folder:
         readings, skipped, digests = read_ranks(
             candidates, folder, options.attribution, options.jobs, progress, options.limits
         )
@@ -175,7 +189,7 @@ def analyze(
         measured = _measure(run_folder, manifest, readings, options.jobs)
         unread = [path for path in (*logs, *beside) if path not in measured.digests]
         contents = name_inputs(request, {**digests, **measured.digests, **{path: digest_file(path) for path in unread}})
-        notes = [*links, *skipped, *(note for path in logs for note in log_notes(path))]
+        notes = [*doubts, *links, *skipped, *(note for path in logs for note in log_notes(path))]
         doubt = _stage_contradiction(readings, told)
         if doubt is not None:
             told = replace(told, contradiction=doubt.message.partition(":")[0])

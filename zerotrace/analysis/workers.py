@@ -38,9 +38,13 @@ def signals_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def begin_worker() -> None:
-    """What each worker does first."""
-    die_with_parent(signal.SIGKILL)
+def begin_worker(parent: int) -> None:
+    """What each worker does first.
+
+    Args:
+        parent: the process that made it.
+    """
+    die_with_parent(signal.SIGKILL, parent)
     # Ctrl-C reaches the whole group; the parent alone decides what it means. A copy of it must not act on SIGTERM
     # as the parent does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

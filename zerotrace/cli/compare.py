@@ -79,8 +79,9 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path |
 
 
 def _write_page(comparison: Comparison, path: Path, force: bool) -> None:
+    from zerotrace.placing import new_file
     from zerotrace.report.comparison import render_comparison
-    from zerotrace.store import new_file, page_bytes
+    from zerotrace.store import page_bytes
 
     with new_file(path, replace=force) as stream:
         stream.write(page_bytes(render_comparison(comparison)))

@@ -15,10 +15,10 @@ from zerotrace.export.rank import COLLECTIVE_COLUMNS, EVENT_COLUMNS, GATHER_COLU
 from zerotrace.export.times import shifts
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Analysis, Attribution
+from zerotrace.placing import new_file
 from zerotrace.schema import COLLECTIVES, GATHERS, MEMORY, TableSchema
 from zerotrace.store import (
     analysis_folder,
-    new_file,
     read_analysis,
     read_events,
     read_table,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zerotrace.placing import new_file
 from zerotrace.report.build import render
 from zerotrace.report.rows import EVENT_COLUMNS
 from zerotrace.store import (
     REPORT_FILE,
     analysis_folder,
-    new_file,
     page_bytes,
     read_analysis,
     read_events,

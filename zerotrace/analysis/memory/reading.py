@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -70,7 +71,8 @@ def measure_ranks(
         found = [_measure_rank(*task) for task in work]
     else:
         try:
-            with ProcessPoolExecutor(count, mp_context=get_context(start_method()), initializer=begin_worker) as pool:
+            context, parent = get_context(start_method()), os.getpid()
+            with ProcessPoolExecutor(count, mp_context=context, initializer=begin_worker, initargs=(parent,)) as pool:
                 with signals_later():
                     measured = pool.map(_measure_rank, *zip(*work))
                 found = list(measured)
