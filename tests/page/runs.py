@@ -67,17 +67,37 @@ class Row:
 
 
 @dataclass(frozen=True)
+class HostRow:
+    """An annotation of the host, such as a label; ``start`` in ns after EPOCH."""
+
+    rank: int
+    start: int
+    dur: int
+    name: str
+    tid: int = 1
+
+
+@dataclass(frozen=True)
 class Run:
     """An analysis with its events and with the rows they were made from."""
 
     analysis: Analysis
     rows: tuple[Row, ...]
     windows: tuple[StepWindow, ...]
+    host: tuple[HostRow, ...] = ()
 
     @property
     def events(self) -> list[tuple[int, pa.Table]]:
         ranks = sorted({row.rank for row in self.rows} | {window.rank for window in self.windows})
-        return [(rank, events_table([row for row in self.rows if row.rank == rank])) for rank in ranks]
+        return [
+            (
+                rank,
+                events_table(
+                    [row for row in self.rows if row.rank == rank], [row for row in self.host if row.rank == rank]
+                ),
+            )
+            for rank in ranks
+        ]
 
     @property
     def zero(self) -> int:
@@ -118,8 +138,8 @@ def occupancy(rows: Sequence[Row], start: int, end: int) -> dict[str, int]:
     return {role: int(lengths[mask].sum()) for role, mask in masks.items()}
 
 
-def events_table(rows: Sequence[Row]) -> pa.Table:
-    """Rows in the schema EVENTS, with one host row that is no device time."""
+def events_table(rows: Sequence[Row], annotations: Sequence[HostRow] = ()) -> pa.Table:
+    """Rows in the schema EVENTS, with host rows that are no device time: a launch, and the annotations."""
     columns: dict[str, list[Any]] = {column.name: [None] * len(rows) for column in EVENTS.columns}
     for index, row in enumerate(rows):
         values = {
@@ -142,15 +162,20 @@ def events_table(rows: Sequence[Row]) -> pa.Table:
         }
         for name, value in values.items():
             columns[name][index] = value
-    host: dict[str, Any] = {
-        "event": len(rows),
-        "cat": "cuda_runtime",
-        "name": "cudaLaunchKernel",
-        "start_ns": EPOCH,
-        "dur_ns": 5,
-    }
-    for name, values_of_column in columns.items():
-        values_of_column.append(host.get(name))
+    host: list[dict[str, Any]] = [{"cat": "cuda_runtime", "name": "cudaLaunchKernel", "start_ns": EPOCH, "dur_ns": 5}]
+    host += [
+        {
+            "cat": "user_annotation",
+            "name": row.name.encode("utf-8", "replace").decode(),
+            "start_ns": EPOCH + row.start,
+            "dur_ns": row.dur,
+            "tid": row.tid,
+        }
+        for row in annotations
+    ]
+    for event, entry in enumerate(host, start=len(rows)):
+        for name, values_of_column in columns.items():
+            values_of_column.append({"event": event, **entry}.get(name))
     return pa.table({c.name: pa.array(columns[c.name], type=c.type) for c in EVENTS.columns}, schema=EVENTS.arrow())
 
 
@@ -386,6 +411,25 @@ def host_run() -> Run:
             ]
     steps = [(rank, 8, 0, 3 * MS) for rank in range(2)]
     return make_run(rows, steps, mode=Mode.HOST, manifest=manifest(device="cpu"), name="traces/cpu")
+
+
+def labelled_run() -> Run:
+    """One step of two ranks with phases and modules: rank 1's host is 40 µs behind."""
+    rows, host, steps = [], [], []
+    for rank in range(2):
+        late = rank * 40 * US
+        steps.append((rank, 4, 0, MS))
+        rows += [Row(rank, "compute", 100 * US + late + k * 80 * US, 50 * US, f"gemm_{k}") for k in range(10)]
+        for phase, start, end in (("forward", 10, 400), ("backward", 410, 800), ("step", 800, 940)):
+            host.append(HostRow(rank, start * US + late, (end - start) * US, f"zt1:phase phase={phase}"))
+        host.append(HostRow(rank, 20 * US + late, 370 * US, "zt1:forward module= phase=forward"))
+        host.append(HostRow(rank, 30 * US + late, 300 * US, "zt1:forward module=blocks.0 phase=forward"))
+        host.append(HostRow(rank, 40 * US + late, 100 * US, "zt1:forward module=blocks.0.fc phase=forward"))
+        host.append(HostRow(rank, 150 * US + late, 900, "zt1:forward module=blocks.0.act phase=forward"))
+        host.append(HostRow(rank, 420 * US + late, 300 * US, "zt1:backward module=blocks.0.fc phase=backward", tid=2))
+        host.append(HostRow(rank, 425 * US + late, 5 * US, "zt1:gather kind=demand phase=backward module=x n=1"))
+    made = make_run(rows, steps)
+    return replace(made, host=tuple(host))
 
 
 @dataclass

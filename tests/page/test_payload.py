@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from tests.page.runs import EPOCH, HostileTexts, Row, Run, events_table, make_run, training_run
+from tests.page.runs import EPOCH, HostileTexts, HostRow, Row, Run, events_table, labelled_run, make_run, training_run
+from zerotrace.report.bands import BAND_KINDS
 from zerotrace.report.embed import csp_hash, gzip_base64, printable, script_json
 from zerotrace.report.payload import Column, Group, TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
@@ -96,6 +98,47 @@ def test_lanes_beyond_two_bytes_keep_their_streams(num_lanes: int, width: int) -
     (group,) = payload.groups
     assert group.columns["lane"].width == width
     assert [row[3] for row in decode(payload, group)] == list(range(num_lanes))
+
+
+def decode_bands(payload: TimelinePayload, index: int, base: int) -> list[tuple[object, ...]]:
+    """(start after EPOCH, duration, kind, name) of each band."""
+    found = payload.bands[index]
+    columns = {name: read(payload.data, column).tolist() for name, column in found.columns.items()}
+    names = json.loads(payload.data[payload.names.offset : payload.names.offset + payload.names.count])
+    starts = np.cumsum([found.first_ns + base - EPOCH, *columns["start"][1:]]).tolist()
+    kinds = [BAND_KINDS[kind] for kind in columns["kind"]]
+    return list(zip(starts, columns["duration"], kinds, [names[name] for name in columns["name"]]))
+
+
+def test_phases_and_modules_come_back_exactly() -> None:
+    payload = encode(labelled_run())
+    assert [found.rank for found in payload.bands] == [0, 1]
+    assert payload.band_note is None
+    assert decode_bands(payload, 1, payload.groups[1].base_ns) == [
+        (50_000, 390_000, "forward", "forward"),
+        (60_000, 370_000, "module forward", "(root)"),
+        (70_000, 300_000, "module forward", "blocks.0"),
+        (80_000, 100_000, "module forward", "blocks.0.fc"),
+        (190_000, 900, "module forward", "blocks.0.act"),
+        (450_000, 390_000, "backward", "backward"),
+        (460_000, 300_000, "module backward", "blocks.0.fc"),
+        (840_000, 140_000, "step", "step"),
+    ]
+
+
+def test_bands_may_begin_before_the_first_row_and_need_a_rank_that_is_drawn() -> None:
+    early = [HostRow(0, 5, 90, "zt1:phase phase=forward"), HostRow(3, 5, 90, "zt1:phase phase=forward")]
+    payload = encode(replace(make_run([Row(0, "compute", 100, 5)]), host=tuple(early)))
+    assert [(found.rank, found.first_ns) for found in payload.bands] == [(0, -95)]
+
+
+def test_damaged_labels_are_no_bands() -> None:
+    host = [
+        HostRow(0, 5, 90, name) for name in ("zt1:phase", "zt9:phase phase=forward", "zt1:forward", "zt1:phase phase=x")
+    ]
+    payload = encode(replace(make_run([Row(0, "compute", 100, 5)]), host=tuple(host)))
+    assert payload.bands == ()
+    assert "no labels" in (payload.band_note or "")
 
 
 def test_nested_rows_come_longest_first() -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Page
 
+from tests.page.accessibility import violations
 from tests.page.conftest import OpenReport
-from tests.page.runs import MS, US, Row, Run, host_run, make_run, occupancy, training_run
+from tests.page.runs import (
+    MS,
+    US,
+    HostileTexts,
+    HostRow,
+    Row,
+    Run,
+    host_run,
+    labelled_run,
+    make_run,
+    occupancy,
+    training_run,
+)
 
 pytestmark = pytest.mark.page
 
@@ -494,3 +508,91 @@ def test_nested_operators_are_drawn_inside_of_their_caller(open_timeline: OpenRe
         (10 * US, 260 * US, 1),
     ]
     assert "addmm" in (page.text_content("#timeline-plot") or "")
+
+
+def bands(drawn: dict[str, Any], rank: int, label: str) -> list[tuple[float, float, str]]:
+    (band,) = [band for band in drawn["bands"] if band["rank"] == rank and band["label"] == label]
+    return [(mark["from"], mark["to"], mark["kind"]) for mark in band["marks"]]
+
+
+def test_phases_stand_above_the_lanes_of_each_rank(open_timeline: OpenReport) -> None:
+    page = open_timeline(labelled_run())
+    drawn = picture(page)
+    assert bands(drawn, 0, "phase") == [
+        (10 * US, 400 * US, "forward"),
+        (410 * US, 800 * US, "backward"),
+        (800 * US, 940 * US, "step"),
+    ]
+    assert [start for start, _, _ in bands(drawn, 1, "phase")] == [50 * US, 450 * US, 840 * US]
+    assert page.locator("#timeline-labels .band").all_text_contents() == ["phase", "module"] * 2
+    assert page.locator("#timeline-no-bands").count() == 0
+    text = page.text_content("#timeline-plot") or ""
+    assert all(name in text for name in ("forward", "backward", "blocks.0.fc"))
+    # Above the lanes, never over them: every lane begins below both bands of its rank.
+    tops = page.eval_on_selector_all(
+        "#timeline-labels > :not(.owner)", "all => all.map(e => [e.textContent, parseFloat(e.style.top)])"
+    )
+    assert [name for name, _ in sorted(tops[:6], key=lambda entry: entry[1])][:3] == ["phase", "module", "compute"]
+    assert violations(page) == []
+
+
+def test_modules_narrower_than_eight_pixels_are_left_to_their_caller(open_timeline: OpenReport) -> None:
+    page = open_timeline(labelled_run())
+    forward = [(20 * US, 390 * US), (30 * US, 330 * US), (40 * US, 140 * US)]
+    found = bands(picture(page), 0, "module")
+    assert found == [(a, b, "module forward") for a, b in forward] + [(420 * US, 720 * US, "module backward")]
+    drawn = show(page, 149 * US, 153 * US)
+    assert (150 * US, 150 * US + 900, "module forward") in bands(drawn, 0, "module")
+    assert drawn["lanes"]["0/0/compute"]["marks"] == [
+        {"role": "compute", "from": 100 * US, "to": 150 * US, "row": -1, "depth": 0}
+    ]
+
+
+def test_tip_tells_phase_and_module_exactly(open_timeline: OpenReport) -> None:
+    page = open_timeline(labelled_run())
+    box = page.locator("#timeline-plot").bounding_box()
+    assert box is not None
+
+    def tip(time: float, unit: float) -> str:
+        assert box is not None
+        page.mouse.move(box["x"] + 150 + time / MS * (box["width"] - 162), box["y"] + 28 + 5 * unit)
+        return page.inner_text("#timeline-tip") if page.is_visible("#timeline-tip") else ""
+
+    phase = tip(500 * US, 3 + 1)
+    for text in ("backward", "of rank 0, on its host", "starts 0.410000 ms into step 4", "lasts 390,000 ns"):
+        assert text in phase
+    assert "blocks.0.fc" in tip(60 * US, 3 + 3.5)
+    assert "blocks.0\n" in tip(250 * US, 3 + 3.5)
+    assert tip(960 * US, 3 + 1) == ""
+
+
+def test_one_lane_a_rank_shows_the_bands_of_the_current_rank(open_timeline: OpenReport) -> None:
+    page = open_timeline(labelled_run(), url_hash="#t=0,1000000&lanes=compute")
+    assert page.locator("#timeline-labels .band").all_text_contents() == ["phase, rank 0", "module, rank 0"]
+    page.locator("#timeline-labels .owner").nth(1).click()
+    page.evaluate("zerotrace.drawn()")
+    assert page.locator("#timeline-labels .band").all_text_contents() == ["phase, rank 1", "module, rank 1"]
+
+
+def test_without_labels_one_line_says_why_there_are_no_phases(open_timeline: OpenReport) -> None:
+    page = open_timeline(training_run())
+    assert picture(page)["bands"] == []
+    assert page.locator("#timeline-labels .band").count() == 0
+    assert "carry no labels" in (page.text_content("#timeline-no-bands") or "")
+
+
+def test_names_of_modules_do_no_harm(open_timeline: OpenReport) -> None:
+    hostile = HostileTexts()
+    texts = [text.replace(" ", "%20").replace("\n", "%0A") for text in hostile.all]
+    host = [HostRow(0, k * 100 * US, 90 * US, f"zt1:forward module={text}") for k, text in enumerate(texts)]
+    run = replace(make_run([Row(0, "compute", 0, MS)], [(0, 1, 0, MS)]), host=tuple(host))
+    page = open_timeline(run, width=1280)
+    box = page.locator("#timeline-plot").bounding_box()
+    assert box is not None
+    shown = set()
+    for k in range(len(texts)):
+        x = (k * 100 + 45) * US / MS * (box["width"] - 162)
+        page.mouse.move(box["x"] + 150 + x, box["y"] + 28 + 5 * (3 + 3.5))
+        shown.add(page.inner_text("#timeline-tip").split("\n")[0])
+    assert hostile.script in shown
+    assert page.locator("#timeline-tip img, #timeline-plot img").count() == 0

@@ -11,6 +11,7 @@ import pyarrow as pa
 from zerotrace.analysis.diagnostics import group_diagnostics
 from zerotrace.model import STEP_ALL, Analysis, Level
 from zerotrace.report import embed, figures
+from zerotrace.report.bands import BAND_KINDS
 from zerotrace.report.charts import Chart
 from zerotrace.report.collectives import collectives_section
 from zerotrace.report.findings import finding_entries
@@ -29,6 +30,7 @@ _SCRIPTS = (
     "data.js",
     "intervals.js",
     "lanes.js",
+    "bands.js",
     "view.js",
     "plot.js",
     "picture.js",
@@ -99,6 +101,7 @@ def _page_data(
         "run": embed.printable(analysis.run_name),
         "mode": analysis.mode.value,
         "categories": CATEGORIES,
+        "bandKinds": BAND_KINDS,
         "timeline": header,
         "stepFigure": steps.figure,
         "charts": {chart.id: chart.figure for chart in charts},

@@ -16,6 +16,9 @@ collective 4     1 + index into ``collectives``, 0 for none; rows of category co
 seq        4     1 + sequence number, 0 for none; rows of category comm only
 ========== ===== ==================================================================================
 
+For each rank that has labels, its phases and modules follow in the same way (columns start, duration, name, kind; see
+:mod:`zerotrace.report.bands`).
+
 Numbers wider than a byte are written as byte planes (all lowest bytes, then all next ones): the upper planes
 are nearly constant, so that gzip takes them for almost nothing. Names follow as UTF-8 JSON.
 """
@@ -30,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.model import Analysis, Category
+from zerotrace.report.bands import BandRows, band_note, rank_bands
 from zerotrace.report.embed import printable
 from zerotrace.report.rows import CATEGORIES, Collective, Ints, Rows, Vocabulary, rank_rows
 
@@ -67,6 +71,19 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Bands:
+    """Phases and modules of one rank, as its host's labels say."""
+
+    rank: int
+    count: int
+    first_ns: int
+    """Start of the first, from the base of the rank; it may lie before that."""
+    big_starts: tuple[int, ...]
+    big_durations: tuple[int, ...]
+    columns: dict[str, Column]
+
+
+@dataclass(frozen=True)
 class Window:
     """A step window, in nanoseconds from the base of its rank."""
 
@@ -81,6 +98,9 @@ class TimelinePayload:
     """Header and bytes of the timeline."""
 
     groups: tuple[Group, ...]
+    bands: tuple[Bands, ...]
+    band_note: str | None
+    """Why there are no phases; ``None`` where there are some."""
     windows: tuple[Window, ...]
     collectives: tuple[Collective, ...]
     names: Column
@@ -122,14 +142,21 @@ def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) 
         events: (rank, table in the schema ``EVENTS``), each rank once.
     """
     names, collectives = Vocabulary(), Vocabulary()
-    rows = [group for rank, table in events for group in rank_rows(rank, table, names, collectives)]
+    rows: list[Rows] = []
+    labelled: list[BandRows] = []
+    for rank, table in events:
+        rows += rank_rows(rank, table, names, collectives)
+        labelled += rank_bands(rank, table, names)
     rows.sort(key=lambda group: (group.rank, -1 if group.device is None else group.device))
     bases, note = _time_bases(analysis, rows)
     blob = _Blob()
     groups = tuple(_encode_group(group, bases[group.rank], blob) for group in rows)
+    bands = tuple(_encode_bands(found, bases[found.rank], blob) for found in labelled if found.rank in bases)
     texts = json.dumps([printable(str(name)) for name in names.values()], ensure_ascii=False)
     return TimelinePayload(
         groups=groups,
+        bands=bands,
+        band_note=band_note(analysis, labelled),
         windows=tuple(
             Window(w.rank, w.step, w.start_ns - bases[w.rank], w.end_ns - bases[w.rank])
             for w in sorted(analysis.windows, key=lambda w: (w.rank, w.start_ns))
@@ -142,28 +169,61 @@ def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) 
     )
 
 
+@dataclass(frozen=True)
+class _Times:
+    """Starts and durations as they are written."""
+
+    first_ns: int
+    big_starts: tuple[int, ...]
+    big_durations: tuple[int, ...]
+    columns: dict[str, Column]
+
+
+def _encode_times(start: Ints, duration: Ints, base_ns: int, blob: _Blob) -> _Times:
+    deltas = np.diff(start, prepend=start[:1])
+    return _Times(
+        first_ns=int(start[0]) - base_ns,
+        big_starts=tuple(deltas[deltas >= _ESCAPE].tolist()),
+        big_durations=tuple(duration[duration >= _ESCAPE].tolist()),
+        columns={
+            "start": blob.append(np.minimum(deltas, _ESCAPE), 4),
+            "duration": blob.append(np.minimum(duration, _ESCAPE), 4),
+        },
+    )
+
+
 def _encode_group(rows: Rows, base_ns: int, blob: _Blob) -> Group:
-    deltas = np.diff(rows.start, prepend=rows.start[:1])
     comm = rows.category == CATEGORIES.index(Category.COMM.value)
-    big_starts, big_durations = deltas[deltas >= _ESCAPE], rows.duration[rows.duration >= _ESCAPE]
+    times = _encode_times(rows.start, rows.duration, base_ns, blob)
     return Group(
         rank=rows.rank,
         device=rows.device,
         lanes=rows.lanes,
         count=len(rows.start),
         base_ns=base_ns,
-        first_ns=int(rows.start[0]) - base_ns,
-        big_starts=tuple(big_starts.tolist()),
-        big_durations=tuple(big_durations.tolist()),
+        first_ns=times.first_ns,
+        big_starts=times.big_starts,
+        big_durations=times.big_durations,
         columns={
-            "start": blob.append(np.minimum(deltas, _ESCAPE), 4),
-            "duration": blob.append(np.minimum(rows.duration, _ESCAPE), 4),
+            **times.columns,
             "name": blob.append(rows.name, 4),
             "lane": blob.append(rows.lane, 2 if len(rows.lanes) <= _MAX_SHORT_LANES else 4),
             "category": blob.append(rows.category, 1),
             "collective": blob.append(rows.collective[comm] + 1, 4),
             "seq": blob.append(rows.seq[comm], 4),
         },
+    )
+
+
+def _encode_bands(rows: BandRows, base_ns: int, blob: _Blob) -> Bands:
+    times = _encode_times(rows.start, rows.duration, base_ns, blob)
+    return Bands(
+        rank=rows.rank,
+        count=len(rows.start),
+        first_ns=times.first_ns,
+        big_starts=times.big_starts,
+        big_durations=times.big_durations,
+        columns={**times.columns, "name": blob.append(rows.name, 4), "kind": blob.append(rows.kind, 1)},
     )
 
 

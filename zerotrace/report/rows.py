@@ -17,7 +17,7 @@ CATEGORIES: tuple[str, ...] = (Category.COMPUTE.value, Category.COMM.value, Cate
 
 #: The columns of ``EVENTS`` that the page is made from.
 EVENT_COLUMNS: tuple[str, ...] = (
-    "name", "category", "start_ns", "dur_ns", "device", "stream", "tid",
+    "cat", "name", "category", "start_ns", "dur_ns", "device", "stream", "pid", "tid",
     "collective", "group_name", "group_size", "seq", "dtype", "in_elements", "out_elements",
 )  # fmt: skip
 

@@ -163,11 +163,14 @@ class Pointer {
     return this.timeline.picture.rows.find(({ top }) => unit >= top - 0.5 && unit < top + LANE_UNITS + 0.5);
   }
 
+  #bandAt(event) {
+    const unit = (event.clientY - this.timeline.box.getBoundingClientRect().top - MARGIN.t) / UNIT_PX;
+    return this.timeline.picture.bands.find(({ top }) => unit >= top && unit < top + BAND_UNITS);
+  }
+
   #chooseGroup(event) {
     const row = this.#rowAt(event);
-    if (!row || row.lane.group === this.timeline.current) return;
-    this.timeline.current = row.lane.group;
-    this.timeline.placeLabels();
+    if (row) this.timeline.choose(row.lane.group);
   }
 
   #hideTip() {
@@ -175,11 +178,17 @@ class Pointer {
     this.timeline.byId("hair").hidden = true;
   }
 
+  #describe(event) {
+    const [row, time] = [this.#rowAt(event), this.#timeAt(event)];
+    if (row) return describePlace(this.timeline, row.lane, time);
+    const band = this.#bandAt(event);
+    return band ? describeBand(this.timeline, band, time) : null;
+  }
+
   #showTip(event) {
     if (!this.timeline.picture) return;
     const x = event.clientX - this.timeline.box.getBoundingClientRect().left - MARGIN.l;
-    const row = this.#rowAt(event);
-    const lines = row && x >= 0 && x <= this.timeline.width ? describePlace(this.timeline, row.lane, this.#timeAt(event)) : null;
+    const lines = x >= 0 && x <= this.timeline.width ? this.#describe(event) : null;
     if (!lines) {
       this.#hideTip();
       return;

@@ -15,6 +15,23 @@ function readColumn(bytes, { offset, width, count }) {
   return values;
 }
 
+/** Starts and ends of what a header describes: rows of a group, or bands of a rank. */
+function readTimes(bytes, header) {
+  const deltas = readColumn(bytes, header.columns.start);
+  const durations = readColumn(bytes, header.columns.duration);
+  const start = new Float64Array(header.count);
+  const end = new Float64Array(header.count);
+  let now = header.first_ns;
+  let bigStarts = 0;
+  let bigDurations = 0;
+  for (let i = 0; i < header.count; i++) {
+    now += deltas[i] === ESCAPE ? header.big_starts[bigStarts++] : deltas[i];
+    start[i] = now;
+    end[i] = now + (durations[i] === ESCAPE ? header.big_durations[bigDurations++] : durations[i]);
+  }
+  return { start, end };
+}
+
 /** The rows of one rank on one device, sorted by start. */
 class Group {
   constructor(bytes, header, device) {
@@ -27,23 +44,8 @@ class Group {
     this.name = readColumn(bytes, header.columns.name);
     this.lane = readColumn(bytes, header.columns.lane);
     this.category = readColumn(bytes, header.columns.category);
-    this.#readTimes(bytes, header);
+    Object.assign(this, readTimes(bytes, header));
     this.#readCollectives(bytes, header);
-  }
-
-  #readTimes(bytes, header) {
-    const deltas = readColumn(bytes, header.columns.start);
-    const durations = readColumn(bytes, header.columns.duration);
-    this.start = new Float64Array(this.count);
-    this.end = new Float64Array(this.count);
-    let now = header.first_ns;
-    let bigStarts = 0;
-    let bigDurations = 0;
-    for (let i = 0; i < this.count; i++) {
-      now += deltas[i] === ESCAPE ? header.big_starts[bigStarts++] : deltas[i];
-      this.start[i] = now;
-      this.end[i] = now + (durations[i] === ESCAPE ? header.big_durations[bigDurations++] : durations[i]);
-    }
   }
 
   /** Collective and sequence number are written for rows of communication only. */
@@ -66,10 +68,11 @@ class Group {
   }
 }
 
-/** All rows of the run: `{groups, names}`. */
+/** All rows of the run: `{groups, bands, names}`; bands are the phases and modules of each rank that has labels. */
 async function readTimeline() {
   const bytes = await inflate("timeline-data");
   const { offset, count } = page.timeline.names;
   const names = JSON.parse(new TextDecoder().decode(bytes.subarray(offset, offset + count)));
-  return { groups: page.timeline.groups.map((header) => new Group(bytes, header)), names };
+  const bands = page.timeline.bands.map((header) => new Bands(bytes, header));
+  return { groups: page.timeline.groups.map((header) => new Group(bytes, header)), bands, names };
 }

@@ -129,15 +129,18 @@ function rulerShapes(picture, view, colours, marked) {
     type: "rect", layer: "below", x0: 0, x1: 1, xref: "paper", y0: top, y1: top + LANE_UNITS, line: { width: 0 }, fillcolor: colours.lane,
   }));
   const annotations = [];
-  for (const { set, top, bottom } of picture.groups) {
+  for (const { top } of picture.bands) {
+    shapes.push({ type: "rect", layer: "below", x0: 0, x1: 1, xref: "paper", y0: top, y1: top + BAND_UNITS, line: { width: 0 }, fillcolor: colours.lane });
+  }
+  for (const { set, head, bottom } of picture.groups) {
     for (const { step, start_ns, end_ns } of set.group.windows) {
       for (const time of new Set([start_ns, end_ns])) {
         if (time < view.start || time > view.end) continue;
-        shapes.push({ type: "line", x0: time, x1: time, y0: top - 1, y1: bottom, line: { color: colours.muted, width: 1, dash: "2px,2px" } });
+        shapes.push({ type: "line", x0: time, x1: time, y0: head - 1, y1: bottom, line: { color: colours.muted, width: 1, dash: "2px,2px" } });
       }
       // A label that would be cut off at the right border says less than none.
       if (start_ns < view.start || start_ns > view.end - 44 * picture.bin || step < 0 || view.lanes !== "all") continue;
-      annotations.push({ x: start_ns, y: top - 0.2, text: `step ${step}`, showarrow: false, xanchor: "left", yanchor: "bottom", xshift: 2, font: { size: 10, color: colours.muted } });
+      annotations.push({ x: start_ns, y: head - 0.2, text: `step ${step}`, showarrow: false, xanchor: "left", yanchor: "bottom", xshift: 2, font: { size: 10, color: colours.muted } });
     }
   }
   const row = marked && picture.rows.find(({ lane }) => lane === marked.lane);
@@ -152,6 +155,7 @@ async function drawTimeline(element, view, picture, width, names, marked) {
   const colours = theme();
   const origin = rulerOrigin(view);
   const traces = [heatTrace(picture, colours)];
+  if (picture.bands.length) traces.push(...bandTraces(picture, colours), bandNames(picture, colours, names));
   if (picture.exact) traces.push(...markTraces(picture, colours), nameTrace(picture, colours, names));
   const layout = layoutWith(colours, {
     width: width + MARGIN.l + MARGIN.r,

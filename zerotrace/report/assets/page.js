@@ -54,8 +54,7 @@ async function startPage() {
     new ResizeObserver(() => barsDrawn() && drawBars(bars, onStep)).observe(bars.parentElement);
   }
   if (page.timeline.num_intervals) {
-    const { groups, names } = await readTimeline();
-    timeline = new Timeline(groups, names);
+    timeline = new Timeline(await readTimeline());
     parts.push(whenNear(timeline.box, () => timeline.redraw()));
   }
   parts.push(...connectCharts());
@@ -103,6 +102,7 @@ window.zerotrace = {
       start: picture.start,
       total: picture.total,
       narrow: picture.narrow,
+      bands: picture.bands.map(({ bands, label, marks }) => ({ rank: bands.rank, label, marks: marks.map(({ from, to, row }) => ({ from, to, kind: page.bandKinds[bands.kind[row]] })) })),
       lanes: Object.fromEntries(picture.rows.map(({ lane, marks, heat }) => [lane.key, { marks, share: Array.from(heat.share), touched: Array.from(heat.touched) }])),
     };
   },

@@ -6,21 +6,36 @@ const MAX_EXACT_MARKS = 2500;
 const LANE_UNITS = 3;
 const MAX_DEPTH = 3;
 
-/** Places of all lanes from the top, in units of UNIT_PX: `{rows: [{lane, top}], groups: [{set, top, bottom}], height}`. */
-function placeLanes(visible, single) {
+/**
+ * Places of all lanes from the top, in units of UNIT_PX:
+ * `{rows: [{lane, top}], groups: [{set, head, top, bottom}], banded: [{bands, top}], height}`.
+ *
+ * Each group whose rank has bands has them above its lanes; with one lane a rank, those of `current` stand above all.
+ */
+function placeLanes(visible, single, bandsOf, current) {
   const rows = [];
   const groups = [];
+  const banded = [];
   let unit = 0;
+  const placeBandsOf = (set) => {
+    const bands = bandsOf.get(set.group.rank);
+    if (!bands) return;
+    banded.push({ bands, top: unit });
+    unit += BANDS_UNITS;
+  };
+  if (single && visible.length) placeBandsOf((visible.find(({ set }) => set.group === current) ?? visible[0]).set);
   for (const { set, lanes } of visible) {
     if (!single || lanes.length > 1) unit += 3;
+    const head = unit;
+    if (!single) placeBandsOf(set);
     const top = unit;
     for (const lane of lanes) {
       rows.push({ lane, top: unit });
       unit += LANE_UNITS + 1;
     }
-    groups.push({ set, top, bottom: unit - 1 });
+    groups.push({ set, head, top, bottom: unit - 1 });
   }
-  return { rows, groups, height: Math.max(unit, 1) };
+  return { rows, groups, banded, height: Math.max(unit, 1) };
 }
 
 /** The busy share of each bin and whether anything at all, however short, lies in it. */
@@ -88,9 +103,9 @@ function exactOfLane(lane, start, end, bin, bins) {
 }
 
 /** What the window shows: either level, ready to be drawn, and to be checked by a test. */
-function pictureOf(view, width) {
+function pictureOf(view, width, bandsOf, current) {
   const visible = view.visibleLanes();
-  const places = placeLanes(visible, view.lanes !== "all");
+  const places = placeLanes(visible, view.lanes !== "all", bandsOf, current);
   const bins = Math.max(1, Math.round(width));
   const bin = view.span / bins;
   let total = 0;
@@ -103,5 +118,6 @@ function pictureOf(view, width) {
     narrow += drawn.narrow;
     return { lane, top, ...drawn };
   });
-  return { ...places, rows, start: view.start, end: view.end, bin, bins, exact, total, narrow };
+  const bands = places.banded.flatMap((place) => placeBands(place.bands, place.top, { start: view.start, end: view.end, bin }));
+  return { ...places, rows, bands, start: view.start, end: view.end, bin, bins, exact, total, narrow };
 }

@@ -3,8 +3,9 @@
 const WIDE_SIDES = [MARGIN.l, MARGIN.r];
 
 class Timeline {
-  constructor(groups, names) {
+  constructor({ groups, bands, names }) {
     this.names = names;
+    this.bands = new Map(bands.map((found) => [found.rank, found]));
     this.sets = groups.map((group) => new LaneSet(group));
     this.view = new View(this.sets);
     this.byId = (name) => document.getElementById(`timeline-${name}`);
@@ -52,7 +53,7 @@ class Timeline {
     [MARGIN.l, MARGIN.r] = narrow ? [NARROW.l, NARROW.r] : WIDE_SIDES;
     this.byId("labels").style.width = `${MARGIN.l}px`;
     this.width = this.#measuredWidth();
-    this.picture = pictureOf(this.view, this.width);
+    this.picture = pictureOf(this.view, this.width, this.bands, this.current);
     await drawTimeline(this.plot, this.view, this.picture, this.width, this.names, this.marked);
     this.placeLabels();
     this.#say();
@@ -72,6 +73,15 @@ class Timeline {
     const title = this.byId("title");
     title.textContent = step === null || step < 0 ? "Timeline" : `Timeline, step ${step}`;
     this.toolbar.follow();
+  }
+
+  /** Makes a group the one that keys are for. */
+  choose(group) {
+    if (group === this.current) return;
+    this.current = group;
+    // With one lane a rank the bands are those of the current one.
+    if (this.view.lanes !== "all" && this.bands.size) this.redraw();
+    else this.placeLabels();
   }
 
   /** Names of ranks and lanes, as HTML beside the figure: the ranks are buttons that open their streams. */
@@ -100,6 +110,12 @@ class Timeline {
       });
       place(owner, top + LANE_UNITS / 2);
       if (group.id === focused) owner.focus();
+    }
+    for (const { bands, label: text, top } of this.picture.bands) {
+      const label = document.createElement("span");
+      label.className = "band";
+      label.textContent = this.view.lanes === "all" ? text : `${text}, rank ${bands.rank}`;
+      place(label, top + BAND_UNITS / 2);
     }
     for (const { lane, top } of this.picture.rows) {
       const single = this.view.lanes !== "all" && lane instanceof SummaryLane;
@@ -180,7 +196,7 @@ class Timeline {
     const where = step ? `${shortTime(start - step.start_ns)} into ${step.step < 0 ? "the window" : `step ${step.step}`}` : "outside of all steps";
     const position = `${(index + 1).toLocaleString("en-US")} of ${segments.length.toLocaleString("en-US")}`;
     const name = shortName(this.names[set.group.name[longest]] ?? "");
-    status.textContent = `Rank ${set.group.rank}, exposed interval ${position}: ${shortTime(end - start)}, ${where}; ${name}`;
+    status.textContent = `Rank ${set.group.rank}, exposed interval ${position}: ${shortTime(end - start)}, ${where}; ${name}${bandText(this, set.group.rank, start)}`;
     this.view.reveal(set.group);
     this.#bringIntoView(start, end);
   }

@@ -36,14 +36,19 @@ function describePlace(timeline, lane, time) {
   return lines;
 }
 
+/** When something of a group's rank starts, in its step. */
+function whenText(timeline, group, start) {
+  const step = group.stepAt(start);
+  if (step) return `starts ${((start - step.start_ns) / 1e6).toFixed(6)} ms into ${step.step < 0 ? "the window" : `step ${step.step}`}`;
+  return `starts ${((start - timeline.view.extent.start) / 1e6).toFixed(6)} ms into the run, outside of all steps`;
+}
+
 function describeRow(timeline, group, row) {
   const [start, end] = [group.start[row], group.end[row]];
-  const step = group.stepAt(start);
   const number = group.laneNumbers[group.lane[row]] ?? "unknown";
   const owner = `rank ${group.rank}, ${group.device === null ? "thread" : `device ${group.device}, stream`} ${number}`;
   const lines = [`${page.categories[group.category[row]]} · ${owner}`];
-  if (step) lines.push(`starts ${((start - step.start_ns) / 1e6).toFixed(6)} ms into ${step.step < 0 ? "the window" : `step ${step.step}`}`);
-  else lines.push(`starts ${((start - timeline.view.extent.start) / 1e6).toFixed(6)} ms into the run, outside of all steps`);
+  lines.push(whenText(timeline, group, start));
   lines.push(`lasts ${nsText(end - start)}`);
   if (group.category[row] === COMM) {
     // A row is communication all of the time: what is exposed while it runs is its own exposed part.
