@@ -120,8 +120,11 @@ _NUMBERS = {"n": "num_params", "elements": "elements", "bytes": "bytes", "submis
 _SAFE = "._-~[]():/+"
 
 _EVENTS = {event.value: event for event in LabelEvent}
-_HEAD = re.compile(r"zt(\d*):(\S+)(?: |$)")
-_OLD_GATHER = re.compile(r"zt:gather kind=(\w+) (fwd|bwd) for=(.*) n=(\d+) numel=(\d+) first=(.*)", re.DOTALL)
+# As many digits as a number has that is believed: of thousands, Python makes no number.
+_HEAD = re.compile(r"zt([0-9]{0,9}):(\S+)(?: |$)")
+_OLD_GATHER = re.compile(
+    r"zt:gather kind=(\w+) (fwd|bwd) for=(.*) n=([0-9]{1,20}) numel=([0-9]{1,20}) first=(.*)", re.DOTALL
+)
 _OLD_FETCH = re.compile(r"zt:fetch module=(.*) (fwd|bwd)", re.DOTALL)
 _OLD_PHASES = {"fwd": Phase.FORWARD, "bwd": Phase.BACKWARD}
 
@@ -172,12 +175,12 @@ def parse_label(name: str) -> Label | None:
     head = _HEAD.match(name)
     if head is None:
         return None
-    if head[1] == "":
-        return _parse_old(name)
-    if int(head[1]) != LABEL_VERSION:
+    if head[1] and int(head[1]) != LABEL_VERSION:
         return None
     fields = dict(part.partition("=")[::2] for part in name[head.end() :].split(" ") if part)
     try:
+        if not head[1]:
+            return _parse_old(name)
         return Label(
             event=LabelEvent(head[2]),
             kind=GatherKind(fields["kind"]) if "kind" in fields else None,
@@ -197,7 +200,7 @@ def _number(text: str) -> int:
     Raises:
         ValueError: it is none, negative, or larger than any memory: what a damaged label says is not believed.
     """
-    value = int(text)
+    value = int(text)  # itself a ValueError for thousands of digits
     if not 0 <= value < MAX_NUMBER:
         raise ValueError(f"{value} is neither a count nor a size")
     return value
@@ -221,7 +224,11 @@ def _decode(text: str) -> str:
 
 
 def _parse_old(name: str) -> Label | None:
-    """A label of version 0. Its names are not encoded; that of the last field reaches to the end."""
+    """A label of version 0. Its names are not encoded; that of the last field reaches to the end.
+
+    Raises:
+        ValueError: a number in it is not believed.
+    """
     if fetch := _OLD_FETCH.fullmatch(name):
         return Label(event=LabelEvent.FETCH, version=0, module=fetch[1], phase=_OLD_PHASES[fetch[2]])
     gather = _OLD_GATHER.fullmatch(name)
@@ -234,6 +241,6 @@ def _parse_old(name: str) -> Label | None:
         phase=_OLD_PHASES[gather[2]],
         module=gather[3],
         params=(gather[6],) if gather[6] else (),
-        num_params=int(gather[4]),
-        elements=int(gather[5]),
+        num_params=_number(gather[4]),
+        elements=_number(gather[5]),
     )

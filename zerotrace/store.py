@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,6 +88,36 @@ def read_analysis(folder: Path) -> Analysis:
         StoreError: ``no_analysis``, ``analysis_invalid`` or ``version_unknown``.
     """
     return _read(analysis_folder(folder) / ANALYSIS_FILE, Analysis, ANALYSIS_VERSION)
+
+
+# What reading, adding up or drawing a record raises where it is not what zerotrace writes.
+_CONTRADICTED = (
+    TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError, pa.ArrowException
+)  # fmt: skip
+
+
+@contextmanager
+def doubting(*folders: Path) -> Iterator[None]:
+    """Makes one error of what goes wrong in the block because stored records contradict themselves.
+
+    What zerotrace writes is consistent. A record that was changed since may be anything that its types allow: null
+    where another field says that there is a figure, numbers beyond int64.
+
+    Args:
+        folders: where the records lie that the block reads.
+
+    Raises:
+        StoreError: ``record_contradicts``.
+    """
+    try:
+        yield
+    except _CONTRADICTED as error:
+        named = ", ".join(map(str, folders))
+        raise StoreError(
+            f"{named}: what is stored there contradicts itself ({type(error).__name__}: {str(error)[:200]})",
+            code="record_contradicts",
+            hint="analyze again with --force; if nobody changed it, this is a fault of zerotrace: -vv shows where",
+        ) from error
 
 
 def has_analysis(folder: Path) -> bool:

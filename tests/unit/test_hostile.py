@@ -186,7 +186,13 @@ def _endless_number_of_ranks(trace: TraceBuilder) -> None:
     trace.all_gather(150, 250, **{"Process Group Ranks": f"[0, {'9' * 5000}]", "Group size": 10**30})
 
 
-@pytest.mark.parametrize("claim", [_many_ranks_in_groups, _million_ranks_in_all, _endless_number_of_ranks])
+def _ranks_without_commas(trace: TraceBuilder) -> None:
+    trace.all_gather(150, 250, **{"Process Group Ranks": "[0 1, 1]"})
+
+
+@pytest.mark.parametrize(
+    "claim", [_many_ranks_in_groups, _million_ranks_in_all, _endless_number_of_ranks, _ranks_without_commas]
+)
 def test_ranks_that_are_only_claimed_cost_nothing(tmp_path: Path, claim: Callable[[TraceBuilder], None]) -> None:
     for rank in range(2):
         trace = TraceBuilder(rank, 2).step(2, 0, 500).compute(100, 200)

@@ -140,3 +140,17 @@ def test_every_label_of_the_older_captures_is_read(run: str, gathers: int) -> No
     read = [parse_label(name) for name in found]
     assert None not in read
     assert Counter(label.event for label in read if label)[LabelEvent.GATHER] == gathers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zt" + "1" * 5000 + ":gather",
+        "zt\u0661:gather",
+        "zt:gather kind=demand fwd for=a n=" + "9" * 20 + " numel=1 first=b",
+        "zt:gather kind=demand fwd for=a n=1 numel=" + "9" * 5000 + " first=b",
+        "zt1:gather n=" + "9" * 5000,
+    ],
+)
+def test_numbers_that_are_none_make_a_name_no_label(name: str) -> None:
+    assert parse_label(name) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ def analyze(
     from zerotrace.analysis.run import analyze as run
     from zerotrace.ingest.unpack import UnpackLimits
     from zerotrace.model import Attribution
-    from zerotrace.store import ANALYSIS_FILE, REPORT_FILE
+    from zerotrace.store import ANALYSIS_FILE, REPORT_FILE, doubting
 
     renderer: Renderer | None = None
     if report:
@@ -103,7 +104,8 @@ def analyze(
     else:
         from zerotrace.cli.summary import print_summary
 
-        print_summary(analysis)
+        with doubting(folder) if reused else nullcontext():
+            print_summary(analysis)
     if reused:
         click.echo("The traces are unchanged: this is the earlier result; --force makes it anew.", err=True)
     if report:

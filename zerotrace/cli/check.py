@@ -94,19 +94,20 @@ def check(
         raise click.UsageError("nothing to check: pass --fail-if, --baseline or --list.")
     from zerotrace.analysis.check import check as judge
     from zerotrace.errors import ComparisonError, ExitCode
-    from zerotrace.store import read_analysis, to_json
+    from zerotrace.store import doubting, read_analysis, to_json
 
     analysis = read_analysis(folder)
-    if listing:
-        _print_list(analysis)
-        return
     other = read_analysis(baseline) if baseline else None
-    found = judge(analysis, conditions, other, str(baseline) if baseline else None)
-    if as_json:
-        print_data(to_json(found))
-    else:
-        for line in check_lines(found):
-            _say(line)
+    with doubting(*filter(None, (folder, baseline))):
+        if listing:
+            _print_list(analysis)
+            return
+        found = judge(analysis, conditions, other, str(baseline) if baseline else None)
+        if as_json:
+            print_data(to_json(found))
+        else:
+            for line in check_lines(found):
+                _say(line)
     if found.unknown:
         raise ComparisonError(
             "; ".join(found.unknown),

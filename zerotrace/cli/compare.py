@@ -45,10 +45,17 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path |
     if force and html is None:
         raise click.UsageError("--force replaces the page: pass --html FILE with it.")
     from zerotrace.analysis.compare import compare as put_side_by_side
-    from zerotrace.analysis.compare.table import study_csv
+    from zerotrace.store import doubting
 
     notes: list[str] = []
-    comparison = put_side_by_side([_read(folder, notes) for folder in folders], notes)
+    runs = [_read(folder, notes) for folder in folders]
+    with doubting(*folders):
+        _tell(put_side_by_side(runs, notes), folders, html, as_csv=as_csv, as_json=as_json, force=force)
+
+
+def _tell(
+    comparison: Comparison, folders: Sequence[Path], html: Path | None, *, as_csv: bool, as_json: bool, force: bool
+) -> None:
     if html is not None:
         _write_page(comparison, html, force)
     if as_json:
@@ -56,6 +63,8 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path |
 
         print_data(to_json(comparison))
     elif as_csv:
+        from zerotrace.analysis.compare.table import study_csv
+
         print_data(study_csv(comparison))
     else:
         _print_table(comparison)

@@ -42,9 +42,11 @@ def export(folder: Path, target: Path, host: bool, force: bool) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in analyze
     end_in_order()
     from zerotrace.export import export_perfetto
+    from zerotrace.store import doubting
     from zerotrace.units import format_bytes, format_count
 
-    done = export_perfetto(folder, target, host=host, replace=force)
+    with doubting(folder):
+        done = export_perfetto(folder, target, host=host, replace=force)
     if not done.aligned:
         click.echo("Note: the clocks of the ranks lie more than 104 days apart: here they begin together.", err=True)
     ranks = f"{done.num_ranks} rank{'' if done.num_ranks == 1 else 's'}"

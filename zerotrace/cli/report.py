@@ -27,5 +27,8 @@ def report(folder: Path) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in analyze
     end_in_order()
     from zerotrace.report.redraw import redraw
+    from zerotrace.store import doubting
 
-    click.echo(f"Report: {shell_path(redraw(folder))}")
+    with doubting(folder):
+        page = redraw(folder)
+    click.echo(f"Report: {shell_path(page)}")

@@ -30,6 +30,11 @@ ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segmen
 # C++ frames, which snapshots with stacks="all" have too, say where torch is and not whose a block is.
 _PYTHON_ENDS = (".py", ">")
 
+# Sums of sizes, and times in nanoseconds, stay within int64.
+_MAX_SUM = 1 << 61
+_MAX_TIME_US = 1 << 52
+_MAX_DEVICE = 1 << 15
+
 #: A Python frame: source file from its package on, function, line.
 Frame = tuple[str, str, int]
 
@@ -163,7 +168,10 @@ def _unpacked(data: bytes, file: str, limits: PickleLimits) -> bytes:
 
 
 def _by_device(content: Any) -> list[int]:
-    return sorted({segment["device"] for segment in content["segments"]})
+    devices = sorted({segment["device"] for segment in content["segments"]})
+    if devices and not 0 <= devices[0] <= devices[-1] <= _MAX_DEVICE:
+        raise _OddPart("the number of a device in it is none")
+    return devices
 
 
 class _Reader:
@@ -189,17 +197,17 @@ class _Reader:
         return Snapshot(
             device=device,
             segment_address=_int64([segment["address"] for segment in segments]),
-            segment_bytes=_int64([segment["total_size"] for segment in segments]),
+            segment_bytes=_sizes([segment["total_size"] for segment in segments]),
             segment_expandable=np.array([bool(segment.get("is_expandable")) for segment in segments], dtype=bool),
             block_address=_int64([address for address, _ in blocks]),
-            block_bytes=_int64([block["size"] for _, block in blocks]),
-            block_requested=_int64([block.get("requested_size", block["size"]) for _, block in blocks]),
+            block_bytes=_sizes([block["size"] for _, block in blocks]),
+            block_requested=_sizes([block.get("requested_size", block["size"]) for _, block in blocks]),
             block_allocated=np.array([block["state"] == "active_allocated" for _, block in blocks], dtype=bool),
             block_stack=_int64([self._stack(block.get("frames")) for _, block in blocks]),
             event_action=_int64([numbers[entry["action"]] for entry in events]),
             event_address=_int64([entry["addr"] for entry in events]),
-            event_bytes=_int64([entry["size"] for entry in events]),
-            event_time_ns=_int64([entry.get("time_us", 0) for entry in events]) * 1000,
+            event_bytes=_sizes([entry["size"] for entry in events]),
+            event_time_ns=_times([entry.get("time_us", 0) for entry in events]) * 1000,
             event_stack=_int64([self._stack(entry.get("frames")) for entry in events]),
             stacks=tuple(self._stacks),
             max_split_bytes=max_split if isinstance(max_split, int) and max_split > 0 else None,
@@ -245,3 +253,17 @@ def _int64(values: Sequence[Any]) -> Int64Array:
     if not {int}.issuperset(map(type, values)):
         raise _OddPart("a size or an address in it is no whole number")
     return np.array(values, dtype=np.int64)
+
+
+def _sizes(values: Sequence[Any]) -> Int64Array:
+    sizes = _int64(values)
+    if values and (min(values) < 0 or sum(values) > _MAX_SUM):
+        raise _OddPart("a size in it is negative, or together they are of no memory that there is")
+    return sizes
+
+
+def _times(values: Sequence[Any]) -> Int64Array:
+    times = _int64(values)
+    if values and not 0 <= min(values) <= max(values) <= _MAX_TIME_US:
+        raise _OddPart("a time in it is none")
+    return times

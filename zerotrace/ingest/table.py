@@ -234,4 +234,4 @@ def _number_in(value: Any) -> int | None:
     if isinstance(value, int):
         return value
     digits = re.search(r"\d+", value) if isinstance(value, str) else None
-    return int(digits[0]) if digits else None
+    return as_int(digits[0]) if digits else None
