@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 READY := $(VENV)/.ready
 RUN ?= traces/stage3
 CASES ?= ../shared/cases
+TESTS := not gpu and not bench
+# Captures start ranks on every core themselves; all other tests run one file a core.
+WORKERS ?= auto
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -23,7 +26,10 @@ demo: $(READY) ## capture ZeRO-3 on two CPU ranks, analyse it and traces/stage3,
 	@printf '\nReports:\n  %s\n  %s\n' traces/demo/analysis/report.html traces/stage3/analysis/report.html
 
 test: $(READY) chromium ## every test that needs no GPU
-	$(BIN)/python -m pytest -m "not gpu and not bench" $(ARGS)
+	@red=0; set -x; \
+	$(BIN)/python -m pytest -m "$(TESTS)" -n $(WORKERS) --dist loadfile --ignore tests/capture $(ARGS) || red=1; \
+	$(BIN)/python -m pytest -m "$(TESTS)" tests/capture $(ARGS) || red=1; \
+	exit $$red
 
 cases: $(READY) ## constructed faulty inputs against their right answers: make cases CASES=folder
 	@test -d $(CASES) || { echo "$(CASES) is not there: give a folder of cases, CASES=folder"; exit 1; }

@@ -33,7 +33,9 @@ def test_a_gloo_capture_closes_on_the_hosts_time(stage: int, cpu_captures: CpuCa
     for part in analysis.partition:
         assert part.span_ns == pytest.approx(measured[part.rank, part.step], rel=0.1, abs=2e6)
     assert analysis.verdict.dilation_ratio is not None
-    assert not [note for note in analysis.diagnostics if note.level is not Level.INFO]
+    # A busy machine may start one rank's profiler late; that is then true of the run.
+    weak = {note.code for note in analysis.diagnostics if note.level is not Level.INFO}
+    assert weak <= {"profiler_start_skew"}
 
 
 def test_its_report_is_drawn(cpu_captures: CpuCaptures, tmp_path: Path) -> None:

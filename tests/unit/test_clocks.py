@@ -212,3 +212,13 @@ def test_the_timeline_of_the_page_is_on_one_clock(tmp_path: Path, clock_us: tupl
     for group in payload.groups:
         assert group.base_ns - payload.groups[0].base_ns == pytest.approx(1000 * clock_us[group.rank // 2], abs=500)
     assert payload.note is not None and "aligned" in payload.note
+
+
+@pytest.mark.parametrize(("late_us", "said"), [(374, False), (3000, True)])
+def test_threads_that_are_woken_late_are_no_other_clock(analyse: Analyse, late_us: int, said: bool) -> None:
+    """gloo on one host: ends are when a thread was woken, by a scheduler that may favour one rank."""
+    ranks = [TraceBuilder(rank, 2, backend="gloo").step(0, 0, 100_000).host("aten::mm", 10, 20) for rank in range(2)]
+    for rank, trace in enumerate(ranks):
+        for start in range(1000, 60_000, 8000):
+            trace.host("gloo:all_reduce", start, start + 5000 + late_us * rank, tid=9, cat="user_annotation")
+    assert ("clocks_disagree" in {note.code for note in analyse(*ranks).diagnostics}) is said
