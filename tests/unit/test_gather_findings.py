@@ -106,7 +106,7 @@ def test_gathers_that_are_too_small_for_the_link_are_found(analyse: Analyse) -> 
 
 def test_parameters_in_one_gather_that_nothing_hides_are_found(analyse: Analyse) -> None:
     finding = only(large_prefetch_bucket, analyse(sized(0, (1_000_000, 400.0))))
-    assert "in 1 pieces" in finding.claim
+    assert "in 1 piece of" in finding.claim
     assert finding.cost_ns == 398_000
     assert silent(large_prefetch_bucket, analyse(sized(0, *[(1000, 20.0)] * 4)))
 

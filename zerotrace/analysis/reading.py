@@ -56,7 +56,7 @@ def read_ranks(
     """Reads every trace and writes its event table.
 
     Args:
-        candidates: files that could be traces.
+        candidates: files that could be traces, at least one.
         folder: analysis folder to write event tables into.
         attribution: how rows are given to steps.
         jobs: processes that read at once; by default one a core, at most one a trace.
@@ -93,10 +93,8 @@ def read_ranks(
         if progress is not None:
             progress(f"rank {source.rank}: {source.num_events:,} events of {source.file}")
     if not readings:
-        where = printable_name(candidates[0].parent) if candidates else "the folder"
-        found = "; ".join(note.message for note in skipped) or "there is no JSON file in it"
         raise TraceError(
-            f"{where}: no trace found: {found}",
+            f"{printable_name(candidates[0].parent)}: no trace found: {'; '.join(note.message for note in skipped)}",
             code="no_traces",
             hint="give a folder of Kineto traces (JSON or gzip), as torch.profiler or `zerotrace capture` writes them",
         )

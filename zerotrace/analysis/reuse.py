@@ -13,11 +13,9 @@ from zerotrace.model import Analysis
 from zerotrace.store import ANALYSIS_FILE, MANIFEST_FILE, read_analysis
 from zerotrace.version import VERSION
 
-# Options that only add to a result: one made without them is completed without asking.
+# Options that only add to a result: one made without them is completed without asking, and one made with them holds
+# what is asked for without them.
 _ADDING = ("report", "hta", "baseline")
-
-# Among them, those that a result may have too much of: it holds what is asked for all the same.
-_SPARE = ("report", "hta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +73,20 @@ def standing(target: Path, request: Request) -> Standing:
         what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"
         return Standing(reason=f"it was made from other files ({what})")
     other = {key for key in request.options if old.options.get(key) != request.options[key]}
-    added = {key for key in _ADDING if not old.options.get(key)}
-    if other - added - set(_SPARE):
-        named = ", ".join(f"{key}: {old.options.get(key)}" for key in sorted(other))
+    differ = other - {key for key in _ADDING if not (old.options.get(key) and request.options[key])}
+    if differ:
+        named = ", ".join(f"{key}: {_plain(old.options.get(key))}" for key in sorted(differ))
         return Standing(reason=f"it was made with other options ({named})")
     missing = [name for name in old.outputs if not (target / name).is_file()]
     wants_more = any(request.options[key] and not old.options.get(key) for key in _ADDING)
     if missing or wants_more:
         return Standing(replaceable=True, reason="it is not complete")
     return Standing(current=old)
+
+
+def _plain(value: Any) -> str:
+    """An option's value without the digest that a baseline's name carries."""
+    return "none" if value is None else str(value).partition(", manifest ")[0]
 
 
 def _name(path: Path, run_folder: Path) -> str:

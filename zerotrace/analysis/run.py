@@ -32,7 +32,7 @@ from zerotrace.analysis.trust import sum_up_trust
 from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, stage_contradiction, wire_ledger, wire_table
 from zerotrace.errors import TraceError
-from zerotrace.ingest.files import digest_file, find_candidates, name_run
+from zerotrace.ingest.files import digest_file, find_candidates, name_run, no_traces_in
 from zerotrace.ingest.logs import find_logs, log_notes
 from zerotrace.ingest.outward import link_notes
 from zerotrace.ingest.unpack import UnpackLimits
@@ -150,6 +150,8 @@ def analyze(
     candidates, logs, links = find_candidates(inputs), find_logs(inputs), link_notes(inputs)
     if links and not candidates:
         raise TraceError(links[0].message, code="link_refused", hint=links[0].hint)
+    if not candidates:
+        raise no_traces_in(inputs)
     baseline = _read_baseline(options.baseline) if options.baseline else None
     manifest = read_manifest(run_folder)
     beside = memory_files(run_folder, manifest)

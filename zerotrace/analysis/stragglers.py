@@ -171,7 +171,8 @@ def _sentence(found: Stragglers, num_steps: int) -> str:
     steps = max(num_steps, 1)
     fact = (
         f"late by {format_ns(lateness.late_ns / steps)} a step in sum ({_causes(lateness, steps)}), last at "
-        f"{format_count(lateness.num_last)} of {format_count(found.num_collectives)} collectives"
+        f"{format_count(lateness.num_last)} of {format_count(found.num_collectives)} "
+        f"collective{'' if found.num_collectives == 1 else 's'}"
     )
     own, others = lateness.num_independent, found.num_independent - lateness.num_independent
     delays = (

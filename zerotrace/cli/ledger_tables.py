@@ -13,7 +13,7 @@ from rich.text import Text
 from zerotrace.cli.terminal import printable
 from zerotrace.ledger import FitOption
 from zerotrace.model import DeepSpeedLedger, PaperLedger, RankMemory
-from zerotrace.units import format_bytes
+from zerotrace.units import format_bytes, format_traffic
 
 Entry = tuple[PaperLedger, DeepSpeedLedger, Sequence[str]]
 
@@ -125,7 +125,7 @@ def print_fit(
         console.print(
             Text(
                 f"Stage {best.stage}{with_keys if best.changes else ''} fits {format_bytes(capacity)}: it needs "
-                f"{format_bytes(best.needed_bytes)} and sends {format_bytes(best.sent_bytes)} a rank and step.",
+                f"{format_bytes(best.needed_bytes)} and sends {format_traffic(best.sent_bytes)} a rank and step.",
                 style="bold",
             )
         )
@@ -157,7 +157,7 @@ def _fit_cells(option: FitOption) -> tuple[str, ...]:
         str(option.stage),
         *map(format_bytes, (option.needed_bytes, option.resident_bytes, option.peak_bytes)),
         f"{option.wire_ratio:g}",
-        format_bytes(option.sent_bytes),
+        format_traffic(option.sent_bytes),
         format_bytes(option.host_bytes) if option.host_bytes else "–",
     )
 

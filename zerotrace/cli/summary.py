@@ -15,14 +15,26 @@ from zerotrace.cli.gathers import gather_lines
 from zerotrace.cli.memory import memory_lines
 from zerotrace.cli.terminal import printable
 from zerotrace.cli.traffic import collectives_table, wire_lines
-from zerotrace.model import MOST_FINDINGS, STEP_ALL, Analysis, Bound, Finding, Level, Mode, RankSummary, Verdict
+from zerotrace.model import (
+    MOST_FINDINGS,
+    STEP_ALL,
+    Analysis,
+    Bound,
+    Finding,
+    Level,
+    Mode,
+    RankSummary,
+    Stragglers,
+    StragglerVerdict,
+    Verdict,
+)
 from zerotrace.report.trust_words import trust_sentence
 from zerotrace.units import format_bytes, format_count, format_ns, format_ratio
 
 _MAX_RANKS = 16
 
-# Where what could be done ends, and how or why begins.
-_CLAUSE = re.compile(r"[;:] (?=\D)|, (?:which|for example) ")
+# What is to be done ends where an alternative or a reason begins, unless that is in brackets.
+_CLAUSE = re.compile(r"((?:[^;,(]|\([^)]*\)|,(?! which ))*)")
 
 
 def print_summary(analysis: Analysis, console: Console | None = None) -> None:
@@ -49,7 +61,7 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     for sentence in gather_lines(analysis):
         console.print(Text(printable(sentence)))
     if analysis.stragglers is not None:
-        console.print(Text(_first_sentences(analysis.stragglers.sentence, 2)))
+        console.print(Text(_straggler_line(analysis.stragglers)))
     if analysis.memory is not None:
         for line in memory_lines(analysis.memory):
             console.print(line)
@@ -63,12 +75,21 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
 
 def _first_clause(text: str) -> str:
     """A knob without its alternatives and reasons, which the page has."""
-    return _CLAUSE.split(text, maxsplit=1)[0]
+    first = _CLAUSE.match(text)
+    return first[0].rstrip() if first else text
 
 
 def _first_sentences(text: str, count: int) -> str:
     """The beginning of a text; all of it is on the page and in analysis.json."""
     return ". ".join(text.split(". ")[:count]).removesuffix(".") + "."
+
+
+def _straggler_line(found: Stragglers) -> str:
+    """Who is late; or that nobody is, with what chance has to do with it."""
+    if found.verdict is not StragglerVerdict.WITHIN_NOISE:
+        return _first_sentences(found.sentence, 2)
+    odds = found.sentence.rpartition("; ")[2]
+    return f"{_first_sentences(found.sentence, 2).removesuffix('.')}; {odds}"
 
 
 def _print_diagnostics(console: Console, group: DiagnosticGroup) -> None:

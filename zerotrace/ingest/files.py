@@ -20,6 +20,8 @@ _SNIFF_BYTES = 4096
 # An object, or a list of them: many logs begin with a bracket, too ("[rank0] step 1").
 _JSON_HEAD = re.compile(rb"\{|\[\s*(?:[\[{\]]|$)")
 
+_NAMED = 4
+
 # What writers call a file that they have not finished, and editors one that was.
 _UNFINISHED = (".tmp", ".partial", ".bak", ".orig", "~")
 
@@ -135,6 +137,23 @@ def name_run(folder: Path) -> str:
 def printable_name(path: Path) -> str:
     """The path as text that any encoding can hold; bytes that are no UTF-8 are spelled out."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def no_traces_in(inputs: Sequence[Path]) -> TraceError:
+    """What to say of folders that hold no trace: where there are some, one level below."""
+    folders = [entry for entry in inputs if entry.is_dir()]
+    inside = [
+        folder
+        for parent in folders
+        for folder in sorted(parent.iterdir(), key=_natural_key)
+        if folder.is_dir() and not folder.name.startswith(".") and any(map(_may_be_trace, folder.iterdir()))
+    ]
+    hint = "give a folder of Kineto traces (JSON or gzip), as torch.profiler or `zerotrace capture` writes them"
+    if inside:
+        named = ", ".join(printable_name(folder) for folder in inside[:_NAMED])
+        hint = f"there are some in folders inside of it: give one of {named}{' …' if len(inside) > _NAMED else ''}"
+    where = ", ".join(printable_name(folder) for folder in folders)
+    return TraceError(f"{where}: no trace found: there is no JSON file in it", code="no_traces", hint=hint)
 
 
 def _read_file(path: Path, limit: int) -> bytes:

@@ -27,6 +27,8 @@ def headline(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> str:
         runs: the figures of all runs.
     """
     rivals = _rivals(repeats, runs)
+    if len(repeats) == 1:
+        return "There is one configuration here: its runs tell how much it varies by itself."
     if len(rivals) < 2:
         return "There are no two configurations here that do the same work."
     told = []

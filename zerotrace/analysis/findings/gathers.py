@@ -106,7 +106,8 @@ def large_prefetch_bucket(analysis: Analysis) -> Iterator[Finding]:
     size = mean(report, lambda step: step.fetched.num_bytes or 0) / max(count, 1)
     yield Finding(
         code="prefetch_bucket_large",
-        claim=f"Each step gathers its parameters in {count:.2g} pieces of {format_bytes(size)}: compute cannot start "
+        claim=f"Each step gathers its parameters in {count:.2g} piece{'' if count == 1 else 's'} of "
+        f"{format_bytes(size)}: compute cannot start "
         "before the first is there, and then there is little left to hide.",
         evidence=f"Compute hides {100 * ratio:.0f} % of them; they hold it back for {format_ns(cost)} a step on the "
         "rank that waits least.",
