@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -149,6 +149,26 @@ def read_table(folder: Path, schema: TableSchema, columns: list[str] | None = No
         StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
     """
     return _read_parquet(table_file(folder, schema), columns)
+
+
+def read_tables(
+    folder: Path, analysis: Analysis, wanted: Iterable[tuple[TableSchema, Sequence[str]]]
+) -> dict[str, pa.Table]:
+    """Tables of an analysis folder by their names, without those that the analysis did not write.
+
+    Args:
+        folder: an analysis folder.
+        analysis: what it holds.
+        wanted: which tables, and which columns of each.
+
+    Raises:
+        StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
+    """
+    return {
+        schema.name: read_table(folder, schema, list(columns))
+        for schema, columns in wanted
+        if table_file(folder, schema).name in analysis.outputs or table_file(folder, schema).is_file()
+    }
 
 
 def table_file(folder: Path, schema: TableSchema) -> Path:

@@ -15,6 +15,7 @@ from zerotrace.report.bands import BAND_KINDS
 from zerotrace.report.embed import csp_hash, gzip_base64, printable, script_json
 from zerotrace.report.payload import Column, Group, TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
+from zerotrace.schema import COLLECTIVES
 
 SECOND = 1_000_000_000
 
@@ -139,6 +140,38 @@ def test_damaged_labels_are_no_bands() -> None:
     payload = encode(replace(make_run([Row(0, "compute", 100, 5)]), host=tuple(host)))
     assert payload.bands == ()
     assert "no labels" in (payload.band_note or "")
+
+
+def test_matched_collectives_come_back_exactly() -> None:
+    rows = [Row(rank, "comm", start, 9, collective="c") for rank in (0, 1) for start in (10, 50, 90)]
+    rows.append(Row(0, "compute", 0, 100))
+    wait = 5_000_000_000_000
+    columns = {
+        "collective": [1, 0, None, 0, 1], "rank": [0, 0, 0, 1, 1], "event": [0, 2, 1, 0, 2],
+        "group_size": [2] * 5, "size_bytes": [None, 8, None, 8, None], "wait_ns": [0, wait, None, 0, 7],
+        "skew_ns": [7, wait, None, wait, 7], "transfer_ns": [3, 4, None, 4, 3], "last_rank": [None, 1, None, 1, None],
+        "num_members": [2, 2, None, 2, 2], "busbw_gbps": [None, 1.25, None, 1.25, None],
+    }  # fmt: skip
+    table = pa.table(columns, schema=pa.schema([COLLECTIVES.arrow().field(name) for name in columns]))
+    run = make_run(rows)
+    payload = encode_timeline(run.analysis, run.events, {"collectives": table})
+    assert payload.meetings is not None
+    shared = {name: read(payload.data, column).tolist() for name, column in payload.meetings.items()}
+    assert shared == {
+        "group_size": [3, 3], "size_bytes": [9, 0], "skew_ns": [wait + 1, 8], "transfer_ns": [5, 4],
+        "last_rank": [2, 0], "num_members": [3, 3], "busbw_kb": [1_250_001, 0],
+    }  # fmt: skip
+    first, second = (group.columns for group in payload.groups)
+    assert read(payload.data, first["meeting"]).tolist() == [2, 0, 1]
+    assert read(payload.data, first["wait"]).tolist() == [0, 0, wait]
+    assert read(payload.data, second["meeting"]).tolist() == [1, 0, 2]
+    assert read(payload.data, second["wait"]).tolist() == [0, 0, 7]
+
+
+def test_without_a_table_nothing_of_collectives_is_written() -> None:
+    payload = encode(training_run())
+    assert payload.meetings is None
+    assert not {"meeting", "wait"} & set(payload.groups[0].columns)
 
 
 def test_nested_rows_come_longest_first() -> None:

@@ -62,6 +62,7 @@ from zerotrace.schema import (
     STEPS,
     STRAGGLERS,
     WIRE,
+    TableSchema,
 )
 from zerotrace.store import (
     ANALYSIS_FILE,
@@ -72,6 +73,7 @@ from zerotrace.store import (
     read_analysis,
     read_events,
     read_manifest,
+    read_tables,
     require_manifest,
     write_analysis,
     write_arrow,
@@ -91,9 +93,11 @@ _NO_LOCKS = Diagnostic(
 class Renderer:
     """Something that draws an analysis; this module knows no page."""
 
-    draw: Callable[[Analysis, Iterable[tuple[int, pa.Table]]], str]
+    draw: Callable[[Analysis, Iterable[tuple[int, pa.Table]], Mapping[str, pa.Table]], str]
     event_columns: Sequence[str]
     """Columns of the event tables that it needs."""
+    tables: Sequence[tuple[TableSchema, Sequence[str]]] = ()
+    """Other tables that it needs, with the columns; those that a run has not are not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +232,9 @@ def analyze(
         write_analysis(folder, analysis)
         if render is not None:
             # Drawn from what is stored, as `zerotrace report` will draw it: JSON does not keep 1 and 1.0 apart.
-            page = render.draw(read_analysis(folder), read_events(folder, list(render.event_columns)))
+            stored = read_analysis(folder)
+            tables = read_tables(folder, stored, render.tables)
+            page = render.draw(stored, read_events(folder, list(render.event_columns)), tables)
             (folder / REPORT_FILE).write_bytes(page_bytes(page))
     return analysis, target, False
 

@@ -83,10 +83,10 @@ def analyze(
 
     renderer: Renderer | None = None
     if report:
-        from zerotrace.report.build import render
+        from zerotrace.report.build import TABLES, render
         from zerotrace.report.rows import EVENT_COLUMNS
 
-        renderer = Renderer(render, EVENT_COLUMNS)
+        renderer = Renderer(render, EVENT_COLUMNS, TABLES)
     options = AnalyzeOptions(
         attribution=Attribution(attribute),
         hta=hta,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +16,19 @@ from zerotrace.report.charts import Chart
 from zerotrace.report.collectives import collectives_section
 from zerotrace.report.findings import finding_entries
 from zerotrace.report.gathers import gathers_section
+from zerotrace.report.late import LATE_COLUMNS
 from zerotrace.report.lateness import lateness_part
+from zerotrace.report.meetings import MEETING_COLUMNS
 from zerotrace.report.memory import memory_section
 from zerotrace.report.pages import plain, render_page
 from zerotrace.report.payload import TimelinePayload, encode_timeline
 from zerotrace.report.rows import CATEGORIES
 from zerotrace.report.trust_words import trust_rows
 from zerotrace.report.wire import wire_section
+from zerotrace.schema import COLLECTIVES, GATHERS
+
+#: The tables that the page is made from, beside the events.
+TABLES = ((COLLECTIVES, MEETING_COLUMNS), (GATHERS, LATE_COLUMNS))
 
 # One module scope: each file uses what stands above it.
 _SCRIPTS = (
@@ -31,12 +37,16 @@ _SCRIPTS = (
     "intervals.js",
     "lanes.js",
     "bands.js",
+    "meetings.js",
     "view.js",
     "plot.js",
     "picture.js",
     "drawing.js",
     "charts.js",
     "tip.js",
+    "marks.js",
+    "selection.js",
+    "late.js",
     "controls.js",
     "timeline.js",
     "tables.js",
@@ -45,17 +55,21 @@ _SCRIPTS = (
 )
 
 
-def render(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> str:
+def render(
+    analysis: Analysis, events: Iterable[tuple[int, pa.Table]], tables: Mapping[str, pa.Table] | None = None
+) -> str:
     """The report as one self-contained HTML page.
 
     Args:
         analysis: every number of the page.
         events: (rank, table in the schema ``EVENTS``), each rank once; read one at a time.
+        tables: those of :data:`TABLES` that the run has, by name. Without them collectives are not joined across
+            ranks, and no late gather is found.
 
     Returns:
         The text of the page: about 2.3 MB, and some 4 bytes for each interval of the timeline.
     """
-    payload = encode_timeline(analysis, events)
+    payload = encode_timeline(analysis, events, tables)
     steps = figures.step_figure(analysis)
     whole_trace = {window.step for window in analysis.windows} == {STEP_ALL}
     collectives, wire = collectives_section(analysis.collectives, whole_trace), wire_section(analysis.wire)

@@ -85,3 +85,8 @@ def _mean(steps: Sequence[GatherStep], figure: Callable[[GatherStep], int]) -> f
 def _mean_if_known(steps: Sequence[GatherStep], figure: Callable[[GatherStep], int | None]) -> float | None:
     known = [value for step in steps if (value := figure(step)) is not None]
     return fmean(known) if known and len(known) == len(steps) else None
+
+
+def module_name(name: str | None) -> str:
+    """A module as the page calls it."""
+    return "unknown" if name is None else name or "(root)"

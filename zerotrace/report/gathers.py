@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerotrace.analysis.gathers.figures import MAX_HELD
 from zerotrace.model import Analysis, GatherGroup, GatherReport, HeldGather, SlackBin
 from zerotrace.report.charts import BarRow, Chart, bar_layout, bar_traces, chart_text
-from zerotrace.report.gather_words import gather_lead, gather_remarks, warm_steps
+from zerotrace.report.gather_words import gather_lead, gather_remarks, module_name, warm_steps
 from zerotrace.report.payload import TimelinePayload
 from zerotrace.report.summary import format_percent
 from zerotrace.units import NS_PER_MS, format_count, format_ns
@@ -88,11 +88,6 @@ def _groups(report: GatherReport) -> tuple[GroupRow, ...]:
     rows += [GroupRow(what="phase", name=group.phase.value, group=group) for group in report.phases if group.phase]
     rows += [GroupRow(what="rank", name=f"rank {group.rank}", group=group) for group in report.ranks[:MAX_ROWS]]
     return tuple(rows)
-
-
-def module_name(name: str | None) -> str:
-    """A module as the page calls it."""
-    return "unknown" if name is None else name or "(root)"
 
 
 def _modules(report: GatherReport, num_steps: int) -> Chart | None:

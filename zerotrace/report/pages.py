@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from zerotrace.report import embed, method, summary
 from zerotrace.report.collectives import kind_name
-from zerotrace.report.gathers import module_name, slack_name
+from zerotrace.report.gather_words import module_name
+from zerotrace.report.gathers import slack_name
 from zerotrace.report.memory import gap_text
 from zerotrace.report.memory_words import signed_bytes
 from zerotrace.report.theme import DARK, LIGHT

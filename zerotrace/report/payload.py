@@ -14,19 +14,22 @@ lane       2, 4  index into the group's ``lanes`` (streams of a device, threads 
 category   1     index into :data:`~zerotrace.report.rows.CATEGORIES`
 collective 4     1 + index into ``collectives``, 0 for none; rows of category comm only
 seq        4     1 + sequence number, 0 for none; rows of category comm only
+meeting    4     1 + number of the matched collective, 0 for none; rows of category comm only
+wait       6     ns until its last member came; rows of category comm only
 ========== ===== ==================================================================================
 
-For each rank that has labels, its phases and modules follow in the same way (columns start, duration, name, kind; see
-:mod:`zerotrace.report.bands`).
+What the members of a matched collective share (see :mod:`zerotrace.report.meetings`) follows by its number, 6 bytes a
+value. For each rank that has labels, its phases and modules follow in the same way (columns start, duration, name,
+kind; see :mod:`zerotrace.report.bands`).
 
 Numbers wider than a byte are written as byte planes (all lowest bytes, then all next ones): the upper planes
-are nearly constant, so that gzip takes them for almost nothing. Names follow as UTF-8 JSON.
+are nearly constant, so that gzip takes them for almost nothing. Names and late gathers follow as UTF-8 JSON.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +38,11 @@ import pyarrow as pa
 from zerotrace.model import Analysis, Category
 from zerotrace.report.bands import BandRows, band_note, rank_bands
 from zerotrace.report.embed import printable
+from zerotrace.report.late import LateGathers, late_gathers
+from zerotrace.report.meetings import Meetings
 from zerotrace.report.rows import CATEGORIES, Collective, Ints, Rows, Vocabulary, rank_rows
+from zerotrace.schema import COLLECTIVES, GATHERS
+from zerotrace.tables import BoolArray
 
 _ESCAPE = 0xFFFFFFFF
 _MAX_EXACT = 1 << 53
@@ -103,6 +110,14 @@ class TimelinePayload:
     """Why there are no phases; ``None`` where there are some."""
     windows: tuple[Window, ...]
     collectives: tuple[Collective, ...]
+    meetings: dict[str, Column] | None
+    """What the members of each matched collective share; ``None`` where no table tells."""
+    late: Column
+    """Late gathers by rank and device, as JSON."""
+    num_late: int | None
+    """How many there are; ``None`` where it cannot be told."""
+    late_note: str
+    """What to say where a rank has none."""
     names: Column
     num_intervals: int
     note: str | None
@@ -130,7 +145,9 @@ class _Blob:
         return b"".join(self._parts)
 
 
-def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> TimelinePayload:
+def encode_timeline(
+    analysis: Analysis, events: Iterable[tuple[int, pa.Table]], tables: Mapping[str, pa.Table] | None = None
+) -> TimelinePayload:
     """Encode all rows of device time (host time, in host mode) of a run.
 
     Times count from the first row or window of the run, on the clock of the first host: each rank's base is moved by
@@ -140,7 +157,10 @@ def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) 
     Args:
         analysis: the run; only its step windows and clocks are used.
         events: (rank, table in the schema ``EVENTS``), each rank once.
+        tables: ``collectives`` and ``gathers``, where the run has them.
     """
+    tables = tables or {}
+    meetings = Meetings.read(tables.get(COLLECTIVES.name))
     names, collectives = Vocabulary(), Vocabulary()
     rows: list[Rows] = []
     labelled: list[BandRows] = []
@@ -150,8 +170,9 @@ def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) 
     rows.sort(key=lambda group: (group.rank, -1 if group.device is None else group.device))
     bases, note = _time_bases(analysis, rows)
     blob = _Blob()
-    groups = tuple(_encode_group(group, bases[group.rank], blob) for group in rows)
+    groups = tuple(_encode_group(group, bases[group.rank], meetings, blob) for group in rows)
     bands = tuple(_encode_bands(found, bases[found.rank], blob) for found in labelled if found.rank in bases)
+    late = late_gathers(analysis, tables.get(GATHERS.name), bases, names)
     texts = json.dumps([printable(str(name)) for name in names.values()], ensure_ascii=False)
     return TimelinePayload(
         groups=groups,
@@ -162,6 +183,10 @@ def encode_timeline(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) 
             for w in sorted(analysis.windows, key=lambda w: (w.rank, w.start_ns))
         ),
         collectives=tuple(c for c in collectives.values() if isinstance(c, Collective)),
+        meetings={name: blob.append(values, 6) for name, values in meetings.columns.items()} if meetings else None,
+        late=blob.append_bytes(_late_json(late)),
+        num_late=late.count,
+        late_note=late.note,
         names=blob.append_bytes(texts.encode()),
         num_intervals=sum(group.count for group in groups),
         note=note,
@@ -192,7 +217,11 @@ def _encode_times(start: Ints, duration: Ints, base_ns: int, blob: _Blob) -> _Ti
     )
 
 
-def _encode_group(rows: Rows, base_ns: int, blob: _Blob) -> Group:
+def _late_json(late: LateGathers) -> bytes:
+    return json.dumps(late.groups, separators=(",", ":")).encode()
+
+
+def _encode_group(rows: Rows, base_ns: int, meetings: Meetings | None, blob: _Blob) -> Group:
     comm = rows.category == CATEGORIES.index(Category.COMM.value)
     times = _encode_times(rows.start, rows.duration, base_ns, blob)
     return Group(
@@ -211,8 +240,16 @@ def _encode_group(rows: Rows, base_ns: int, blob: _Blob) -> Group:
             "category": blob.append(rows.category, 1),
             "collective": blob.append(rows.collective[comm] + 1, 4),
             "seq": blob.append(rows.seq[comm], 4),
+            **_meeting_columns(rows, comm, meetings, blob),
         },
     )
+
+
+def _meeting_columns(rows: Rows, comm: BoolArray, meetings: Meetings | None, blob: _Blob) -> dict[str, Column]:
+    if meetings is None:
+        return {}
+    number, wait = meetings.of_rows(rows.rank, rows.event[comm])
+    return {"meeting": blob.append(number + 1, 4), "wait": blob.append(wait, 6)}
 
 
 def _encode_bands(rows: BandRows, base_ns: int, blob: _Blob) -> Bands:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotrace.placing import new_file
-from zerotrace.report.build import render
+from zerotrace.report.build import TABLES, render
 from zerotrace.report.rows import EVENT_COLUMNS
 from zerotrace.store import (
     REPORT_FILE,
@@ -13,6 +13,7 @@ from zerotrace.store import (
     page_bytes,
     read_analysis,
     read_events,
+    read_tables,
     require_events,
 )
 
@@ -33,7 +34,7 @@ def redraw(folder: Path) -> Path:
     place = analysis_folder(folder)
     analysis = read_analysis(place)
     require_events(place, analysis)
-    page = render(analysis, read_events(place, list(EVENT_COLUMNS)))
+    page = render(analysis, read_events(place, list(EVENT_COLUMNS)), read_tables(place, analysis, TABLES))
     with new_file(place / REPORT_FILE, replace=True) as stream:
         stream.write(page_bytes(page))
     return place / REPORT_FILE

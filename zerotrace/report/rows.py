@@ -17,7 +17,7 @@ CATEGORIES: tuple[str, ...] = (Category.COMPUTE.value, Category.COMM.value, Cate
 
 #: The columns of ``EVENTS`` that the page is made from.
 EVENT_COLUMNS: tuple[str, ...] = (
-    "cat", "name", "category", "start_ns", "dur_ns", "device", "stream", "pid", "tid",
+    "event", "cat", "name", "category", "start_ns", "dur_ns", "device", "stream", "pid", "tid",
     "collective", "group_name", "group_size", "seq", "dtype", "in_elements", "out_elements",
 )  # fmt: skip
 
@@ -60,6 +60,7 @@ class Rows:
     category: Ints
     collective: Ints
     seq: Ints
+    event: Ints
 
 
 class Vocabulary:
@@ -86,7 +87,7 @@ def rank_rows(rank: int, table: pa.Table, names: Vocabulary, collectives: Vocabu
     category = _codes(table, "category", [*CATEGORIES].index)
     name = _codes(table, "name", names.add)
     collective = _collective_ids(table, collectives)
-    seq = _ints(table, "seq")
+    seq, event = _ints(table, "seq"), _ints(table, "event")
     result = []
     for number in np.unique(device):
         chosen = np.flatnonzero(device == number)
@@ -104,6 +105,7 @@ def rank_rows(rank: int, table: pa.Table, names: Vocabulary, collectives: Vocabu
                 category=category[chosen],
                 collective=collective[chosen],
                 seq=np.where(seq[chosen] < 0, 0, seq[chosen] + 1),
+                event=event[chosen],
             )
         )
     return result

@@ -102,17 +102,18 @@ function bandNames(picture, colours, names) {
   return trace;
 }
 
-/** The lines of the tip on a band, the name first; null where it is empty. */
+/** The tip on a band: `{lines}`, the name first; null where it is empty. */
 function describeBand(timeline, { bands, marks }, time) {
   const mark = marks.findLast(({ from, to }) => from <= time && time < to);
   if (!mark) return null;
   const { row } = mark;
-  return [
+  const lines = [
     timeline.names[bands.name[row]],
     `${page.bandKinds[bands.kind[row]]} of rank ${bands.rank}, on its host: the device may be behind`,
     whenText(timeline, timeline.sets.find(({ group }) => group.rank === bands.rank).group, bands.start[row]),
     `lasts ${nsText(bands.end[row] - bands.start[row])}`,
   ];
+  return { lines };
 }
 
 /** `, in backward of blocks.3.fc`: where a rank's host is at a time, as far as labels say. */

@@ -20,6 +20,7 @@ class Toolbar {
       this.#fillRanks();
     }
     byId("ranks").value = String(view.page);
+    byId("measure").setAttribute("aria-pressed", String(this.timeline.measuring));
   }
 
   #fill() {
@@ -39,7 +40,7 @@ class Toolbar {
     });
     this.timeline.byId("ranks").addEventListener("change", (event) => view.choose({ page: Number(event.target.value) }));
     this.#fillRanks();
-    for (const button of document.querySelectorAll("[data-action]")) {
+    for (const button of document.querySelectorAll("[data-action]:not([data-action=clear])")) {
       button.addEventListener("click", () => this.timeline.act(button.dataset.action));
     }
   }
@@ -57,14 +58,18 @@ class Toolbar {
 
 /** Letters work on the whole page unless switched off, arrows where the timeline has the focus. */
 function connectKeys(timeline) {
-  const letters = { a: "left", d: "right", w: "in", s: "out", ".": "next", ",": "previous", 0: "home" };
+  // With shift: backwards.
+  const shifted = { g: "previousLate", c: "previousCollective" };
+  const letters = { g: "nextLate", c: "nextCollective", m: "measure", a: "left", d: "right", w: "in", s: "out", ".": "next", ",": "previous", 0: "home" };
   const arrows = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "in", ArrowDown: "out", Home: "home" };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const inside = timeline.box.contains(event.target);
     // A letter typed into a field, or one that picks an option, is not for us.
     const free = inside || (document.getElementById("global-keys").checked && !event.target.closest?.("input, select, textarea, [contenteditable]"));
-    const action = (free && letters[event.key.toLowerCase()]) || (inside && arrows[event.key]);
+    if (event.key === "Escape" && (inside || timeline.pointer.showsTip()) && timeline.act("escape")) return;
+    const letter = event.key.toLowerCase();
+    const action = (free && ((event.shiftKey && shifted[letter]) || letters[letter])) || (inside && arrows[event.key]);
     if (action && timeline.act(action)) event.preventDefault();
   });
 }
@@ -87,11 +92,12 @@ class Pointer {
     const { box, view } = this.timeline;
     let drag = null;
     box.addEventListener("pointerdown", (event) => {
-      this.#hideTip();
+      this.hideTip();
       // A second finger pinches: that is the browser's to zoom the page with.
       if (!event.isPrimary || event.button !== 0 || event.target.closest("button") || !this.timeline.picture) return;
-      const pan = event.shiftKey || event.pointerType === "touch";
-      drag = { x: event.clientX, time: this.#timeAt(event), pan, start: view.start, end: view.end };
+      const measure = event.altKey || this.timeline.measuring;
+      const pan = !measure && (event.shiftKey || event.pointerType === "touch");
+      drag = { measure, x: event.clientX, time: this.#timeAt(event), pan, start: view.start, end: view.end };
       box.setPointerCapture(event.pointerId);
       this.#chooseGroup(event);
     });
@@ -101,7 +107,7 @@ class Pointer {
         this.#showTip(event);
         return;
       }
-      this.#hideTip();
+      this.hideTip();
       const moved = event.clientX - drag.x;
       if (drag.pan) {
         if (event.pointerType === "touch" && !drag.moving && Math.abs(moved) <= TAP_PX) return;
@@ -117,17 +123,19 @@ class Pointer {
       const still = event.type === "pointerup" && Math.abs(event.clientX - drag.x) <= TAP_PX;
       const [a, b] = [drag.time, this.#timeAt(event)].sort((x, y) => x - y);
       const zoomed = !drag.pan && event.type === "pointerup" && Math.abs(event.clientX - drag.x) > 3;
+      const { measure } = drag;
       drag = null;
       this.timeline.byId("brush").hidden = true;
-      if (zoomed) view.show(a, b);
+      if (zoomed && measure) this.timeline.select(a, b);
+      else if (zoomed) view.show(a, b);
       if (still && event.pointerType === "touch") this.#showTip(event);
     };
     box.addEventListener("pointerup", finish);
     box.addEventListener("pointercancel", finish);
     // A finger leaves when it is lifted: what its tap showed stays until the next touch, or until the page scrolls.
-    box.addEventListener("pointerleave", (event) => event.pointerType === "touch" || this.#hideTip());
-    document.addEventListener("pointerdown", (event) => box.contains(event.target) || this.#hideTip());
-    window.addEventListener("scroll", () => this.#hideTip(), { passive: true });
+    box.addEventListener("pointerleave", (event) => event.pointerType === "touch" || this.hideTip());
+    document.addEventListener("pointerdown", (event) => box.contains(event.target) || this.hideTip());
+    window.addEventListener("scroll", () => this.hideTip(), { passive: true });
     box.addEventListener("dblclick", (event) => event.target.closest("button") || view.home());
     box.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
   }
@@ -173,9 +181,16 @@ class Pointer {
     if (row) this.timeline.choose(row.lane.group);
   }
 
-  #hideTip() {
+  showsTip() {
+    return !this.timeline.byId("tip").hidden;
+  }
+
+  hideTip() {
     this.timeline.byId("tip").hidden = true;
     this.timeline.byId("hair").hidden = true;
+    if (!this.timeline.pointed) return;
+    this.timeline.pointed = null;
+    this.timeline.marks.draw();
   }
 
   #describe(event) {
@@ -188,11 +203,28 @@ class Pointer {
   #showTip(event) {
     if (!this.timeline.picture) return;
     const x = event.clientX - this.timeline.box.getBoundingClientRect().left - MARGIN.l;
-    const lines = x >= 0 && x <= this.timeline.width ? this.#describe(event) : null;
-    if (!lines) {
-      this.#hideTip();
+    const found = x >= 0 && x <= this.timeline.width ? this.#describe(event) : null;
+    if (!found) {
+      this.hideTip();
       return;
     }
+    this.timeline.pointed = found.row >= 0 && found.group.meeting[found.row] ? found : null;
+    this.timeline.marks.draw();
+    const hair = this.timeline.byId("hair");
+    hair.hidden = false;
+    hair.style.left = `${MARGIN.l + x}px`;
+    this.#place(found.lines, event.clientX, event.clientY);
+  }
+
+  /** The tip below the lanes at a time, without a pointer; not where the chart is out of sight. */
+  showAt(lines, time) {
+    const box = this.timeline.box.getBoundingClientRect();
+    if (box.bottom < 40 || box.top > innerHeight - 40) return;
+    const x = box.left + MARGIN.l + ((time - this.timeline.view.start) / this.timeline.view.span) * this.timeline.width;
+    this.#place(lines, x, box.top + MARGIN.t + this.timeline.picture.height * UNIT_PX - 12);
+  }
+
+  #place(lines, left, top) {
     const tip = this.timeline.byId("tip");
     tip.replaceChildren(
       ...lines.map((line, index) => {
@@ -201,12 +233,10 @@ class Pointer {
         return element;
       }),
     );
-    const hair = this.timeline.byId("hair");
-    hair.hidden = tip.hidden = false;
-    hair.style.left = `${MARGIN.l + x}px`;
+    tip.hidden = false;
     const { width, height } = tip.getBoundingClientRect();
-    const right = event.clientX + 16 + width < innerWidth;
-    tip.style.left = `${Math.max(8, right ? event.clientX + 16 : event.clientX - 16 - width)}px`;
-    tip.style.top = `${Math.max(8, Math.min(event.clientY + 18, innerHeight - height - 8))}px`;
+    const right = left + 16 + width < innerWidth;
+    tip.style.left = `${Math.max(8, right ? left + 16 : left - 16 - width)}px`;
+    tip.style.top = `${Math.max(8, Math.min(top + 18, innerHeight - height - 8))}px`;
   }
 }

@@ -15,6 +15,17 @@ function readColumn(bytes, { offset, width, count }) {
   return values;
 }
 
+/** The same for numbers of up to six bytes. */
+function readWide(bytes, { offset, width, count }) {
+  const values = new Float64Array(count);
+  for (let plane = 0; plane < width; plane++) {
+    const from = offset + plane * count;
+    const scale = 256 ** plane;
+    for (let i = 0; i < count; i++) values[i] += bytes[from + i] * scale;
+  }
+  return values;
+}
+
 /** Starts and ends of what a header describes: rows of a group, or bands of a rank. */
 function readTimes(bytes, header) {
   const deltas = readColumn(bytes, header.columns.start);
@@ -48,15 +59,20 @@ class Group {
     this.#readCollectives(bytes, header);
   }
 
-  /** Collective and sequence number are written for rows of communication only. */
+  /** Collective, sequence number, and which matched collective a row belongs to, are written for rows of communication only. */
   #readCollectives(bytes, header) {
     const collective = readColumn(bytes, header.columns.collective);
     const seq = readColumn(bytes, header.columns.seq);
     this.collective = new Uint32Array(this.count);
     this.seq = new Uint32Array(this.count);
+    const meeting = header.columns.meeting ? readColumn(bytes, header.columns.meeting) : null;
+    const wait = meeting ? readWide(bytes, header.columns.wait) : null;
+    this.meeting = new Uint32Array(this.count);
+    this.wait = meeting && new Float64Array(this.count);
     let next = 0;
     for (let i = 0; i < this.count; i++) {
       if (this.category[i] !== COMM) continue;
+      if (meeting) [this.meeting[i], this.wait[i]] = [meeting[next], wait[next]];
       this.collective[i] = collective[next];
       this.seq[i] = seq[next++];
     }
@@ -68,11 +84,17 @@ class Group {
   }
 }
 
-/** All rows of the run: `{groups, bands, names}`; bands are the phases and modules of each rank that has labels. */
+/**
+ * All of the run: `{groups, bands, meetings, late, names}`. Bands are the phases and modules of each rank that has
+ * labels, meetings the matched collectives or null, late the late gathers by group.
+ */
 async function readTimeline() {
   const bytes = await inflate("timeline-data");
   const { offset, count } = page.timeline.names;
   const names = JSON.parse(new TextDecoder().decode(bytes.subarray(offset, offset + count)));
   const bands = page.timeline.bands.map((header) => new Bands(bytes, header));
-  return { groups: page.timeline.groups.map((header) => new Group(bytes, header)), bands, names };
+  const groups = page.timeline.groups.map((header) => new Group(bytes, header));
+  const { late, meetings } = page.timeline;
+  const lateGathers = JSON.parse(new TextDecoder().decode(bytes.subarray(late.offset, late.offset + late.count)));
+  return { groups, bands, meetings: meetings && new Meetings(bytes, meetings, groups), late: lateGathers, names };
 }

@@ -27,6 +27,7 @@ class LaneSet {
       copy: lazily(() => difference(difference(this.union.copy(), this.union.compute()), this.union.comm())),
     };
     this.summary = ROLES.filter((role) => role !== "copy" || page.mode === "device").map((role) => new SummaryLane(this, role));
+    this.matched = lazily(() => Array.from(this.rows.comm().filter((row) => group.meeting[row])));
     this.single = lazily(() => group.laneNumbers.map((number, index) => new RowLane(this, number, index)));
   }
 }
@@ -63,6 +64,7 @@ class RowLane {
     const group = set.group;
     this.set = set;
     this.group = group;
+    this.index = index;
     this.label = `${group.device === null ? "thread" : "stream"} ${number ?? "unknown"}`;
     this.key = `${group.id}/${this.label}`;
     const rows = lazily(() => rowsWhere(group, (i) => group.lane[i] === index));

@@ -93,6 +93,13 @@ window.zerotrace = {
     timeline.view.show(start, end);
     await timeline.redraw();
   },
+  /** The selection and its time by category on each rank shown, ns; null where nothing is selected. */
+  selection: async () => {
+    const { view } = (await started).timeline;
+    if (!view.selection) return null;
+    const { start, end } = view.selection;
+    return { start, end, ranks: view.visibleSets().map((set) => ({ group: set.group.id, ...sumsOf(set, start, end) })) };
+  },
   /** What is drawn: the mode, ns a bin, and for each lane its marks and the busy share of each bin. */
   picture: async () => {
     const { picture } = (await started).timeline;

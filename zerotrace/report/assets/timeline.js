@@ -3,8 +3,11 @@
 const WIDE_SIDES = [MARGIN.l, MARGIN.r];
 
 class Timeline {
-  constructor({ groups, bands, names }) {
+  constructor({ groups, bands, meetings, late, names }) {
     this.names = names;
+    this.meetings = meetings;
+    this.late = late;
+    this.measuring = false;
     this.bands = new Map(bands.map((found) => [found.rank, found]));
     this.sets = groups.map((group) => new LaneSet(group));
     this.view = new View(this.sets);
@@ -14,7 +17,12 @@ class Timeline {
     this.current = this.sets[0].group;
     this.severalDevices = new Set(groups.map(({ rank }) => rank)).size < groups.length;
     this.drawn = Promise.resolve();
-    this.view.addEventListener("change", () => this.redraw());
+    this.view.addEventListener("change", () => {
+      this.pointer.hideTip();
+      this.redraw();
+    });
+    this.marks = new Marks(this);
+    this.selection = new Selection(this);
     this.toolbar = new Toolbar(this);
     this.pointer = new Pointer(this);
     connectKeys(this);
@@ -56,6 +64,8 @@ class Timeline {
     this.picture = pictureOf(this.view, this.width, this.bands, this.current);
     await drawTimeline(this.plot, this.view, this.picture, this.width, this.names, this.marked);
     this.placeLabels();
+    this.marks.draw();
+    this.selection.follow();
     this.#say();
     this.#fillTable();
   }
@@ -166,39 +176,119 @@ class Timeline {
       home: () => this.view.home(),
       next: () => this.jump(1),
       previous: () => this.jump(-1),
+      nextLate: () => this.jumpLate(1),
+      previousLate: () => this.jumpLate(-1),
+      nextCollective: () => this.jumpCollective(1),
+      previousCollective: () => this.jumpCollective(-1),
+      // What the keyboard measures is what one sees; a pointer drags from border to border.
+      measure: () => this.select(this.view.start, this.view.end),
+      toggleMeasure: () => {
+        this.measuring = !this.measuring;
+        this.toolbar.follow();
+      },
+      clear: () => this.clear(),
+      escape: () => this.escape(),
     };
     actions[action]?.();
     return action in actions;
   }
 
+  /**
+   * Which of the intervals of the current rank comes next (1) or before (-1): from the one jumped to before, or from the
+   * window's border once that one was left behind. Null where there is none; the status then says `none`.
+   */
+  #pick(kind, starts, direction, none, noun) {
+    const { view, marked, current } = this;
+    const status = this.byId("status");
+    if (!starts.length) {
+      status.textContent = none;
+      return null;
+    }
+    const seen = marked?.kind === kind && marked.group === current && marked.to > view.start && marked.from < view.end;
+    const border = direction > 0 ? lowerBound(starts, view.start) : lowerBound(starts, view.end) - 1;
+    const index = seen ? marked.index + direction : border;
+    if (index >= 0 && index < starts.length) return index;
+    status.textContent = `No ${direction > 0 ? "later" : "earlier"} ${noun} on rank ${current.rank}.`;
+    return null;
+  }
+
+  #whereText(group, start) {
+    const step = group.stepAt(start);
+    return step ? `${shortTime(start - step.start_ns)} into ${step.step < 0 ? "the window" : `step ${step.step}`}` : "outside of all steps";
+  }
+
+  /** Goes to what was picked, marks it, says it, and shows its tip if it has one. */
+  #goTo(marked, words, lines = null) {
+    this.marked = marked;
+    this.pointer.hideTip();
+    this.byId("status").textContent = words;
+    this.view.reveal(marked.group);
+    this.#bringIntoView(marked.from, marked.to);
+    if (lines) this.redraw().then(() => this.marked === marked && this.pointer.showAt(lines, (Math.max(marked.from, this.view.start) + Math.min(marked.to, this.view.end)) / 2));
+  }
+
   /** To the next (1) or previous (-1) exposed interval of the current rank. */
   jump(direction) {
     const set = this.setOf(this.current);
+    const { group } = set;
     const lane = set.summary.find(({ role }) => role === "exposed");
     const segments = lane.busySegments();
-    const status = this.byId("status");
-    if (!segments.length) {
-      status.textContent = `Rank ${set.group.rank} has no exposed communication.`;
-      return;
-    }
-    // From the interval jumped to before, or from the window's border once that one was left behind.
-    const seen = this.marked?.lane === lane && this.marked.to > this.view.start && this.marked.from < this.view.end;
-    const from = seen ? this.marked.from : direction > 0 ? this.view.start - 1 : this.view.end;
-    const index = direction > 0 ? upperBound(segments.start, from) : lowerBound(segments.start, from) - 1;
-    if (index < 0 || index >= segments.length) {
-      status.textContent = `No ${direction > 0 ? "later" : "earlier"} exposed interval on rank ${set.group.rank}.`;
-      return;
-    }
+    const index = this.#pick("exposed", segments.start, direction, `Rank ${group.rank} has no exposed communication.`, "exposed interval");
+    if (index === null) return;
     const [start, end] = [segments.start[index], segments.end[index]];
-    this.marked = { lane, from: start, to: end };
     const { longest } = longestRow(lane, start, end);
-    const step = set.group.stepAt(start);
-    const where = step ? `${shortTime(start - step.start_ns)} into ${step.step < 0 ? "the window" : `step ${step.step}`}` : "outside of all steps";
     const position = `${(index + 1).toLocaleString("en-US")} of ${segments.length.toLocaleString("en-US")}`;
-    const name = shortName(this.names[set.group.name[longest]] ?? "");
-    status.textContent = `Rank ${set.group.rank}, exposed interval ${position}: ${shortTime(end - start)}, ${where}; ${name}${bandText(this, set.group.rank, start)}`;
-    this.view.reveal(set.group);
-    this.#bringIntoView(start, end);
+    const name = shortName(this.names[group.name[longest]] ?? "");
+    const words = `Rank ${group.rank}, exposed interval ${position}: ${shortTime(end - start)}, ${this.#whereText(group, start)}; ${name}${bandText(this, group.rank, start)}`;
+    this.#goTo({ kind: "exposed", group, lane, index, from: start, to: end }, words);
+  }
+
+  /** To the next or previous collective of the current rank that was found on other ranks too. */
+  jumpCollective(direction) {
+    const set = this.setOf(this.current);
+    const { group } = set;
+    const rows = set.matched();
+    const index = this.#pick("collective", rows.map((row) => group.start[row]), direction, `Rank ${group.rank} has no collective that was found on other ranks.`, "collective");
+    if (index === null) return;
+    const row = rows[index];
+    const lines = [this.names[group.name[row]] || "(no name)", ...describeRow(this, group, row)];
+    const words = `Rank ${group.rank}, collective ${(index + 1).toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")}: ${lines.slice(2).join("; ")}`;
+    this.#goTo({ kind: "collective", group, row, index, from: group.start[row], to: group.end[row] }, words, lines);
+  }
+
+  /** To the next or previous prefetch of the current rank that holds compute back. */
+  jumpLate(direction) {
+    const group = this.current;
+    const gathers = lateGathers(this, group);
+    const none = page.timeline.num_late === null ? page.timeline.late_note : `Rank ${group.rank} ${page.timeline.late_note}`;
+    const index = this.#pick("gather", gathers.map(({ from }) => from), direction, none, "late gather");
+    if (index === null) return;
+    const gather = gathers[index];
+    const lines = describeGather(this, group, gather);
+    const words = `Rank ${group.rank}, late gather ${(index + 1).toLocaleString("en-US")} of ${gathers.length.toLocaleString("en-US")}: ${lines.join("; ")}`;
+    this.#goTo({ kind: "gather", group, index, from: gather.from, to: gather.to, need: gather.need }, words, lines);
+  }
+
+  /** Selects a window and says what is in it. */
+  select(from, to) {
+    this.view.select(from, to);
+    if (this.view.selection) this.byId("status").textContent = this.selection.words();
+  }
+
+  /** Takes away what is marked: first the tip and its collective, then the selection. */
+  escape() {
+    const marked = this.pointer.showsTip() || this.marked;
+    this.pointer.hideTip();
+    this.marked = null;
+    this.measuring = false;
+    if (marked) this.redraw();
+    else this.clear();
+  }
+
+  clear() {
+    this.view.select(NaN, NaN);
+    this.byId("status").textContent = "Nothing is selected.";
+    this.box.focus({ preventScroll: true });
   }
 
   /** Moves so that the interval can be read: at least some pixels wide, with room on both sides. */

@@ -20,7 +20,7 @@ function bytesText(value) {
   return `${Number((value / 1000 ** index).toPrecision(3))} ${["B", "kB", "MB", "GB"][index]}`;
 }
 
-/** The lines of the tip at one place, the name first; null where the lane is idle. */
+/** The tip at one place: `{lines, group, row}`, the name first in the lines; null where the lane is idle. */
 function describePlace(timeline, lane, time) {
   const { bin, start, bins, exact } = timeline.picture;
   const k = Math.max(0, Math.min(bins - 1, Math.floor((time - start) / bin)));
@@ -33,7 +33,7 @@ function describePlace(timeline, lane, time) {
     const all = count > 1 ? `; ${count.toLocaleString("en-US")} here, the longest is named` : "";
     lines.push(`${percentText(busy / bin)} busy in this pixel of ${shortTime(bin)}${all}`);
   }
-  return lines;
+  return { lines, group: lane.group, row: longest };
 }
 
 /** When something of a group's rank starts, in its step. */
@@ -55,6 +55,7 @@ function describeRow(timeline, group, row) {
     lines.push(`${nsText(timeline.setOf(group).roles.exposed().busy(start, end))} of it exposed: transfer, or waiting for a rank`);
   }
   if (group.collective[row]) lines.push(describeCollective(group, row));
+  if (group.category[row] === COMM) lines.push(...describeMeeting(timeline, group, row));
   return lines;
 }
 

@@ -25,6 +25,7 @@ class View extends EventTarget {
     this.lanes = sets.length > GROUPS_PER_PAGE ? "exposed" : "all";
     this.page = 0;
     this.opened = new Set();
+    this.selection = null;
     const steps = this.steps();
     this.first = steps.length ? this.stepWindow(steps[0]) : { ...this.extent };
     this.start = this.first.start;
@@ -35,7 +36,7 @@ class View extends EventTarget {
       clearTimeout(this.timer);
       this.timer = undefined;
       // Back before the first movement: there is no hash yet.
-      if (!location.hash) Object.assign(this, { start: this.first.start, end: this.first.end });
+      if (!location.hash) Object.assign(this, { start: this.first.start, end: this.first.end, selection: null });
       if (!location.hash || this.#readHash()) this.#changed(false);
     });
   }
@@ -109,6 +110,19 @@ class View extends EventTarget {
     this.#changed(true);
   }
 
+  /** Selects [from, to), in whole nanoseconds inside of the run; without arguments nothing. */
+  select(from, to) {
+    const had = this.selection;
+    this.selection = this.#asSelection(from, to);
+    if (had !== this.selection) this.#changed(true);
+  }
+
+  #asSelection(from, to) {
+    const start = Math.max(this.extent.start, Math.round(from));
+    const end = Math.min(this.extent.end, Math.round(to));
+    return end > start ? { start, end } : null;
+  }
+
   choose({ lanes = this.lanes, page: number = lanes === this.lanes ? this.page : 0 }) {
     this.lanes = lanes;
     this.page = Math.max(0, Math.min(number, Math.ceil(this.sets.length / this.groupsPerPage()) - 1));
@@ -127,6 +141,7 @@ class View extends EventTarget {
     if (this.page) parts.push(`page=${this.page}`);
     if (this.lanes !== (this.sets.length > GROUPS_PER_PAGE ? "exposed" : "all")) parts.push(`lanes=${this.lanes}`);
     if (this.opened.size) parts.push(`open=${[...this.opened].join(",")}`);
+    if (this.selection) parts.push(`sel=${this.selection.start},${this.selection.end}`);
     return `#${parts.join("&")}`;
   }
 
@@ -140,6 +155,8 @@ class View extends EventTarget {
     const lanes = found.get("lanes");
     if (lanes === "all" || ROLES.includes(lanes)) this.lanes = lanes;
     this.page = Math.max(0, Math.min(Number(found.get("page")) || 0, Math.ceil(this.sets.length / this.groupsPerPage()) - 1));
+    const [from, to] = (found.get("sel") ?? "").split(",").map(Number);
+    this.selection = this.#asSelection(from, to);
     const known = new Set(this.sets.map((set) => set.group.id));
     this.opened = new Set((found.get("open") ?? "").split(",").filter((id) => known.has(id)));
     return true;
