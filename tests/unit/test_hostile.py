@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.cli import main
 from zerotrace.errors import StoreError, TraceError
 from zerotrace.ingest import unpack
+from zerotrace.ingest.logs import log_notes
 from zerotrace.ingest.unpack import TooLargeError, UnpackLimits, gunzip
 from zerotrace.store import read_analysis, read_manifest
 from zerotrace.texts import shortened
@@ -167,6 +169,23 @@ def test_a_manifest_from_elsewhere_is_not_read(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="a link that leads out of the folder") as caught:
             attempt()
         assert caught.value.code == "link_refused"
+
+
+# ------------------------------------------------------------------ logs
+
+
+def test_a_log_without_line_ends_is_read_in_pieces(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with log.open("wb") as stream:
+        stream.truncate(400 * MIB)  # a hole: no room on disk
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"Invalidate trace cache @ step 1")
+    tracemalloc.start()
+    (note,) = log_notes(log)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert note.count == 1
+    assert peak < 20 * MIB
 
 
 # ------------------------------------------------------------------ claims of size

@@ -14,6 +14,9 @@ from zerotrace.model import Diagnostic, Level
 #: How files are called that are searched for what DeepSpeed says.
 LOG_ENDINGS = (".log", ".txt", ".out", ".err")
 
+# Progress bars write no line ends: of a longer line, pieces are looked at.
+_LONGEST_LINE = 1 << 20
+
 # Printed by rank 0 where `log_trace_cache_warnings` is on: runtime/zero/partitioned_param_coordinator.py.
 _INVALIDATED = re.compile(rb"Invalidate trace cache[^\r\n]{0,200}")
 
@@ -41,7 +44,7 @@ def log_notes(path: Path) -> list[Diagnostic]:
     first, count = b"", 0
     try:
         with path.open("rb") as stream:
-            for line in stream:
+            while line := stream.readline(_LONGEST_LINE):
                 if found := _INVALIDATED.search(line):
                     first = first or found[0]
                     count += 1
