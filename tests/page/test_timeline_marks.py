@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from playwright.sync_api import Page
 
@@ -15,7 +17,9 @@ from tests.page.conftest import OpenReport
 from tests.page.runs import EPOCH, MS, US, HostileTexts, Row, Run, make_run, training_run
 from tests.page.test_timeline import ROLES, dense_run, show, window
 from zerotrace.report.build import render
-from zerotrace.schema import COLLECTIVES, GATHERS, TableSchema
+from zerotrace.report.redraw import redraw
+from zerotrace.schema import COLLECTIVES, GATHERS, PARTITION, TableSchema
+from zerotrace.store import read_table
 
 pytestmark = pytest.mark.page
 
@@ -314,3 +318,41 @@ def test_a_window_shown_hides_a_tip_that_belongs_elsewhere(open_timeline: OpenRe
     assert point(page, 150 * US, 3 + 2 * 4 + 1.5)
     show(page, 600 * US, 700 * US)
     assert not page.is_visible("#timeline-tip")
+
+
+def test_a_real_capture_is_joined_as_its_tables_say(open_report: OpenReport, ladder: Mapping[str, Path]) -> None:
+    place = redraw(ladder["stage3"]).parent
+    html = (place / "report.html").read_text(encoding="utf-8")
+    assert len(html.encode()) < 5_000_000
+    page = open_report(html, height=900)
+    page.locator("#timeline-box").scroll_into_view_if_needed()
+    page.wait_for_selector("#timeline-plot[data-mode]", state="attached")
+    page.locator("#timeline-box").focus()
+    met = read_table(place, COLLECTIVES).filter(pc.field("rank") == 0).to_pylist()
+    matched = [row for row in met if row["collective"] is not None]
+    widest = max(range(len(matched)), key=lambda k: matched[k]["wait_ns"])
+    for _ in range(widest + 1):
+        page.locator("#timeline-box").dispatch_event("keydown", {"key": "c", "bubbles": True})
+    status = page.text_content("#timeline-status") or ""
+    row = matched[widest]
+    assert f"collective {widest + 1} of {len(matched)}:" in status
+    assert f"waits {row['wait_ns']:,} ns for rank {row['last_rank']}" in status
+    assert f"skew {row['skew_ns']:,} ns · transfer {row['transfer_ns']:,} ns" in status
+    late = read_table(place, GATHERS).filter((pc.field("rank") == 0) & pc.field("late")).to_pylist()
+    page.keyboard.press("0")
+    page.keyboard.press("g")
+    status = page.text_content("#timeline-status") or ""
+    assert f"late gather 1 of {len(late)}: late prefetch for {late[0]['need_module']};" in status
+    assert f"holds compute back for {late[0]['blocking_ns']:,} ns; slack {late[0]['slack_ns']:,} ns" in status
+    part = read_table(place, PARTITION).to_pylist()[0]
+    page.keyboard.press("0")
+    start = round(window(page)[0])
+    end = start + part["span_ns"]
+    page.evaluate("hash => history.replaceState(null, '', hash)", f"#t={start},{end}&sel={start},{end}")
+    page.reload()
+    page.evaluate("zerotrace.ready")
+    sums = page.evaluate("zerotrace.selection()")["ranks"][0]
+    names = {"compute": "compute_ns", "overlapped": "overlapped_ns", "exposed": "exposed_ns", "copy": "copy_only_ns"}
+    assert {name: sums[name] for name in (*names, "idle")} == {
+        name: part[column] for name, column in (names | {"idle": "idle_ns"}).items()
+    }
