@@ -75,6 +75,10 @@ def new_folder(
             shutil.rmtree(staging, ignore_errors=True)
 
 
+#: What runs and results are made of: no page and no export takes their place.
+_INPUTS = (".json", ".gz", ".parquet", ".pickle")
+
+
 @contextmanager
 def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     """A file to fill, which takes its final name only when the block ends well.
@@ -86,6 +90,12 @@ def new_file(target: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     Raises:
         StoreError: ``exists`` if it may not be replaced, ``not_writable`` if the system refuses.
     """
+    if target.is_file() and target.name.endswith(_INPUTS):
+        raise StoreError(
+            f"{target} is by its name a trace, a manifest or a table: it is not replaced",
+            code="exists",
+            hint="give another name",
+        )
     if target.exists() and not (replace and target.is_file()):
         raise StoreError(
             f"{target} exists already" if target.is_file() else f"{target} exists already, and is no file",

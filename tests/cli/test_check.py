@@ -149,3 +149,28 @@ def test_json_is_for_programs(run: str, tmp_path: Path) -> None:
     ]  # fmt: skip
     (step,) = (entry for entry in found["figures"] if entry["figure"] == "unprofiled_step_ns")
     assert (step["value"], step["baseline"], step["judgement"]) == (120 * MS, 100 * MS, "worse")
+
+
+def test_a_bound_passes_no_gate_and_closes_none(tmp_path: Path) -> None:
+    """A kernel that may be communication: exposed is 50 to 200 µs, overlap 20 to 67 %."""
+    trace = TraceBuilder().step(0, 0, 1000).compute(100, 300).all_gather(250, 400)
+    trace.compute(350, 500, name="fused_all_reduce_rmsnorm", stream=9).write(tmp_path / "run")
+    assert zerotrace("analyze", str(tmp_path / "run"), "--no-hta", "--no-report", "--jobs", "1").exit_code == 0
+    for condition in ("exposed_ns > 100us", "exposed_ns.max > 300us", "overlap_ratio < 50%", "compute_ratio > 1%"):
+        done = zerotrace("check", str(tmp_path / "run"), "--fail-if", condition)
+        assert (done.exit_code, "may be communication" in done.stderr) == (1, True)
+    assert zerotrace("check", str(tmp_path / "run"), "--fail-if", "span_ns > 2ms").exit_code == 0
+
+
+def test_one_rank_does_not_know_what_has_no_partner(tmp_path: Path) -> None:
+    TraceBuilder(0, 2).step(0, 0, 1000).compute(100, 300).all_gather(250, 400).write(tmp_path / "run")
+    assert zerotrace("analyze", str(tmp_path / "run"), "--no-hta", "--no-report", "--jobs", "1").exit_code == 0
+    assert zerotrace("check", str(tmp_path / "run"), "--fail-if", "num_unmatched_collectives > 0").exit_code == 1
+
+
+def test_an_analysis_of_another_capture_is_not_judged(run: str) -> None:
+    path = Path(run) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "micro_batch": 16}))
+    for words in ((run, "--fail-if", "span_ns > 1s"), (f"{run}/analysis", "--list")):
+        done = zerotrace("check", *words)
+        assert (done.exit_code, "another capture" in done.stderr) == (1, True)

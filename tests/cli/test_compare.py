@@ -147,6 +147,14 @@ def test_the_page_is_written_whole_and_replaced_only_when_told_to(stages: list[s
     assert [entry.name for entry in tmp_path.glob("*ladder*")] == ["ladder.html"]
 
 
+def test_no_page_takes_the_place_of_an_input(stages: list[str]) -> None:
+    manifest = Path(stages[0]) / "manifest.json"
+    before = manifest.read_bytes()
+    refused = compare(*stages, "--html", str(manifest), "--force")
+    assert (refused.exit_code, manifest.read_bytes()) == (1, before)
+    assert "is not replaced" in refused.stderr
+
+
 def test_a_page_that_cannot_be_written_is_one_error(stages: list[str], tmp_path: Path) -> None:
     done = compare(*stages, "--html", str(tmp_path / "nowhere" / "ladder.html"))
     assert (done.exit_code, done.stdout) == (1, "")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.page.runs import MS, manifest
-from zerotrace.analysis.run import AnalyzeOptions, analyze
+from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.errors import StoreError, ZerotraceError
 from zerotrace.model import Analysis, RankRecord, WindowKind, WindowRecord
 
@@ -118,3 +118,23 @@ def test_a_baseline_is_added_to_a_result_and_another_one_needs_force(runs: tuple
         analysed(run, single)
     assert analysed(run, None)[1], "what is asked for without a baseline is there"
     assert analysed(run, single, force=True)[0].verdict.study_exposed_ns == 130 * MS
+
+
+def test_completing_a_result_loses_nothing_that_is_in_it(runs: tuple[Path, Path]) -> None:
+    run, single = runs
+    drawn = Renderer(lambda *_: "<html>", ())
+    analyze([run], options=AnalyzeOptions(hta=False, jobs=1), render=drawn)
+    with pytest.raises(StoreError, match=r"holds more than is asked for \(report\)"):
+        analysed(run, single)
+    assert (run / "analysis" / "report.html").is_file()
+    analyze([run], options=AnalyzeOptions(hta=False, jobs=1, baseline=single), render=drawn)
+    assert analysed(run, None)[1]
+
+
+def test_files_of_others_in_a_result_are_not_removed_by_completing_it(runs: tuple[Path, Path]) -> None:
+    run, single = runs
+    analysed(run, None)
+    (run / "analysis" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match=r"holds more than is asked for \(notes.txt\)"):
+        analysed(run, single)
+    assert (run / "analysis" / "notes.txt").read_text() == "mine"

@@ -171,3 +171,25 @@ def test_copies_without_a_kernel_are_one_collective_for_each_operator(analyse: A
     assert analysis.collectives is not None
     assert [(kind.num_calls, kind.size_bytes) for kind in analysis.collectives.kinds] == [(2, 8192)]
     assert [part.comm_ns for part in analysis.partition] == [50_000, 50_000], "only the copies themselves take time"
+
+
+def copied(trace: TraceBuilder, start: float, number: int, seq: int, name: str = "allgather", **where: Any) -> None:
+    metadata = {"Collective name": name, "In msg nelems": 1024, "Out msg nelems": 2048, "Group size": 2, "Seq": seq,
+                "dtype": "BFloat16", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}  # fmt: skip
+    trace.copy(start, start + 40, **{"stream": 20, "External id": number, **metadata, **where})
+
+
+@pytest.mark.parametrize(
+    ("second", "number"),
+    [({"seq": 2}, 7), ({"seq": 2, "name": "reduce_scatter"}, 7), ({"seq": 2}, 0), ({"seq": 1, "device": 1}, 7)],
+)
+def test_copies_whose_own_words_differ_are_no_one_collective(
+    analyse: Analyse, collectives: Any, second: dict[str, Any], number: int
+) -> None:
+    ranks = [TraceBuilder(rank, 2).step(0, 0, 1000).compute(900, 910) for rank in range(2)]
+    for rank, trace in enumerate(ranks):
+        copied(trace, 100 + 30 * rank, number, seq=1)
+        copied(trace, 500 + 30 * rank, number, **second)
+    analyse(*ranks)
+    rows = [row for row in collectives() if row["rank"] == 0]
+    assert [row["end_ns"] - row["start_ns"] for row in rows] == [40_000, 40_000]

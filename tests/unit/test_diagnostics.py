@@ -51,8 +51,8 @@ def test_groups_stand_worst_first_and_different_words_stay_apart() -> None:
 
 
 def test_equal_notes_of_no_file_are_counted() -> None:
-    notes = [note("late", Level.WARNING, f"rank {rank}: late") for rank in range(3)]
-    assert group_diagnostics(notes)[0].others == "and 2 more of these"
+    notes = [note("late", Level.WARNING, f"{count} rows are late", count=count) for count in range(1, 4)]
+    assert group_diagnostics(notes)[0].others == "and 2 more of these; 6 in all"
 
 
 def test_the_terminal_says_place_and_other_files_in_one_entry(analyse: Analyse) -> None:
@@ -98,3 +98,16 @@ def test_strict_turns_a_warning_into_exit_1_and_keeps_the_result(
         assert ("missing_ranks" in done.stderr) is (exit_code == 1)
         assert ("the traces are unchanged" in done.stderr.lower()) is reused
         assert (tmp_path / "analysis" / "partition.parquet").is_file()
+
+
+def test_notes_about_other_steps_kernels_or_hosts_stay_apart() -> None:
+    notes = [
+        note("s", Level.WARNING, "a: no device rows in step 1", file="a"),
+        note("s", Level.WARNING, "b: no device rows in step 2", file="b"),
+        note("k", Level.WARNING, "a: 9 kernels (all_reduce_v1)", file="a", count=9),
+        note("k", Level.WARNING, "b: 4 kernels (all_reduce_v2)", file="b", count=4),
+        note("k", Level.WARNING, "c: 1,000 kernels (all_reduce_v2)", file="c", count=1000),
+    ]
+    assert [(group.code, group.files) for group in group_diagnostics(notes)] == [
+        ("s", ("a",)), ("s", ("b",)), ("k", ("a",)), ("k", ("b", "c")),
+    ]  # fmt: skip

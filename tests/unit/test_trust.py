@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from rich.console import Console
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
 from zerotrace.analysis.bounds import bound_summary, device_doubts
+from zerotrace.analysis.launches import find_launches
 from zerotrace.analysis.partition import clip_steps, device_times
 from zerotrace.analysis.verdict import summarise_rank
 from zerotrace.cli.summary import print_summary
 from zerotrace.ingest.classify import is_unclassified
 from zerotrace.ingest.rank import ingest_rank
-from zerotrace.model import Analysis, Bound, Trust
+from zerotrace.model import Analysis, Attribution, Bound, Trust
 from zerotrace.report.trust_words import trust_rows, trust_sentence
 
 
@@ -106,7 +108,7 @@ def test_bounds_hold_whatever_the_names_are(sure: Any, comm: Any, odd: Any) -> N
     with tempfile.TemporaryDirectory() as folder:
         read = ingest_rank(trace.write(Path(folder)))
     times = device_times(read.events)
-    (doubt,) = device_doubts(read.events, times, read.windows)
+    (doubt,) = device_doubts(read.events, times, read.windows, find_launches(read.events))
 
     def painted(spans: Any) -> set[int]:
         return {tick for start, length in spans for tick in range(start, start + length)}
@@ -127,7 +129,8 @@ def test_bounds_hold_whatever_the_names_are(sure: Any, comm: Any, odd: Any) -> N
         assert (bound.low, bound.high) == (min(values), max(values))
     ratios = [1 - bare / whole for _, whole, bare in found]
     assert bounds.overlap_ratio == Bound(low=pytest.approx(min(ratios)), high=pytest.approx(max(ratios)))
-    outer = bound_summary(summary, doubt, [0], clipped=False)
+    # As with too many names to try each.
+    outer = bound_summary(summary, replace(doubt, readings=()), [0], clipped=True)
     assert outer.overlap_ratio is not None
     assert outer.overlap_ratio.low <= min(ratios) + 1e-9
     assert outer.overlap_ratio.high >= max(ratios) - 1e-9
@@ -172,3 +175,65 @@ def test_the_words_name_what_was_found_and_the_table_what_was_looked_at(analyse:
     assert len(rows) == 9
     assert rows["num_unmatched"].text == "–", "one rank cannot tell"
     assert [key for key, row in rows.items() if row.weakens] == ["unclassified_ratio"]
+
+
+ODD = "fused_all_reduce_rmsnorm"
+
+
+def launched_apart(case: int, *, odd: bool) -> TraceBuilder:
+    """A kernel that is launched in one step and runs in another, or in none; of unknown class, or a collective."""
+    trace = TraceBuilder().step(0, 0, 1000)
+
+    def kernel(start: float, end: float, launched: float) -> None:
+        if odd:
+            trace.compute(start, end, name=ODD, launched=launched, stream=9)
+        else:
+            trace.all_gather(start, end, launched=launched, stream=9)
+
+    if case == 0:
+        trace.compute(100, 300).all_gather(250, 400)
+        kernel(1100, 1300, 900)
+    elif case == 1:
+        trace.step(1, 1000, 2000).compute(100, 300).all_gather(1200, 1400).compute(1750, 1800)
+        kernel(1100, 1700, 900)
+    else:
+        trace.compute(920, 930)
+        kernel(100, 900, -10)
+    return trace
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_by_launch_the_bounds_hold_what_the_figures_are_if_the_kernel_communicates(analyse: Analyse, case: int) -> None:
+    bounds = analyse(launched_apart(case, odd=True), attribution=Attribution.LAUNCH).ranks[0].bounds
+    assert bounds is not None
+    assert trust_of(analyse(launched_apart(case, odd=True))).unclassified_ratio <= 1
+    truth = analyse(launched_apart(case, odd=False), attribution=Attribution.LAUNCH).ranks[0]
+    for bound, value in (
+        (bounds.compute_ns, truth.compute_ns),
+        (bounds.comm_ns, truth.comm_ns),
+        (bounds.exposed_ns, truth.exposed_ns),
+    ):
+        assert bound.low <= value <= bound.high
+    if bounds.overlap_ratio is not None:
+        assert truth.overlap_ratio is not None
+        assert bounds.overlap_ratio.low <= truth.overlap_ratio <= bounds.overlap_ratio.high
+
+
+def test_the_headline_claims_nothing_of_communication_that_is_in_doubt(analyse: Analyse) -> None:
+    trace = TraceBuilder().step(0, 0, 1000).compute(100, 300).compute(350, 900, name=ODD)
+    headline = analyse(trace).verdict.headline
+    assert "no communication" not in headline
+    assert "between 0 ns and 550 µs a step are exposed" in headline
+
+
+def test_a_kernel_in_doubt_outside_of_all_steps_weakens_nothing(analyse: Analyse) -> None:
+    analysis = analyse(TraceBuilder().step(0, 0, 1000).compute(100, 300).compute(2000, 2500, name=ODD, launched=1900))
+    assert "unclassified_kernels" not in {note.code for note in analysis.diagnostics}
+
+
+def test_launches_without_a_correlation_are_counted_one_by_one(analyse: Analyse) -> None:
+    trace = TraceBuilder().step(0, 0, 1000).compute(100, 300)
+    for start in (500, 520):
+        trace.host("cudaLaunchKernel", start, start + 5, cat="cuda_runtime")
+    trust = trust_of(analyse(trace))
+    assert (trust.num_launches, trust.num_launches_without_kernel) == (3, 2)

@@ -14,9 +14,10 @@ from itertools import combinations
 import numpy as np
 import pyarrow as pa
 
-from zerotrace.analysis.launches import on_device
+from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.analysis.partition import DeviceTime
 from zerotrace.ingest.classify import is_unclassified
+from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import Bound, Category, Diagnostic, FigureBounds, Level, RankSummary, StepWindow
 from zerotrace.tables import BoolArray, codes_and_names, equals, ints
@@ -46,18 +47,25 @@ class DeviceDoubt:
     num_rows: int
     first_event: int
     unclassified_ns: Mapping[int, int]
-    """Time of them by step."""
+    """Time of them by step, cut at its borders."""
+    launched_ns: Mapping[int, int]
+    """Time of them by the step in which they were launched, each row whole."""
+    total_ns: int
+    """Time of them in the whole trace."""
     readings: tuple[Mapping[int, Reading], ...]
     """By step; the first is that of all figures elsewhere. Empty where there are too many names to try each."""
 
 
-def device_doubts(events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow]) -> list[DeviceDoubt]:
+def device_doubts(
+    events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+) -> list[DeviceDoubt]:
     """The devices on which kernels of unknown class run.
 
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
         times: time of each device in ``events``.
         windows: the rank's step windows.
+        launches: launches of ``events``.
     """
     codes, names = codes_and_names(events, "name")
     odd = [code for code, name in enumerate(names) if is_unclassified("kernel", name)]
@@ -67,14 +75,19 @@ def device_doubts(events: pa.Table, times: Sequence[DeviceTime], windows: Sequen
     doubtful = np.isin(codes, odd) & np.isin(cats, [code for code, cat in enumerate(cat_names) if cat == "kernel"])
     doubtful &= equals(events, "category", Category.COMPUTE.value)
     device, here = ints(events, "device"), on_device(events)
-    found = (_doubt(events, time, here & (device == time.device), doubtful, windows)
-             for time in times if time.device is not None)  # fmt: skip
+    launched = steps_at(tuple(windows), launches.start)
+    found = (
+        _doubt(events, time, here & (device == time.device), doubtful, windows, launched)
+        for time in times
+        if time.device is not None
+    )
     return [doubt for doubt in found if doubt is not None]
 
 
 def _doubt(
-    events: pa.Table, time: DeviceTime, here: BoolArray, doubtful: BoolArray, windows: Sequence[StepWindow]
-) -> DeviceDoubt | None:
+    events: pa.Table, time: DeviceTime, here: BoolArray, doubtful: BoolArray, windows: Sequence[StepWindow],
+    launched: Int64Array,
+) -> DeviceDoubt | None:  # fmt: skip
     rows = np.flatnonzero(here & doubtful)
     if not rows.size:
         return None
@@ -94,6 +107,8 @@ def _doubt(
         num_rows=rows.size,
         first_event=int(ints(events, "event")[rows].min()),
         unclassified_ns={window.step: unknown.clip(window.start_ns, window.end_ns).length for window in windows},
+        launched_ns={window.step: _union(start, end, rows[launched[rows] == window.step]).length for window in windows},
+        total_ns=unknown.length,
         readings=readings,
     )
 
@@ -129,9 +144,11 @@ def bound_summary(summary: RankSummary, doubt: DeviceDoubt, steps: Iterable[int]
         clipped: whether rows are given to steps by the clock; if not, readings by the clock say nothing.
     """
     chosen = list(steps)
+    if not clipped:
+        return _by_launch(summary, doubt, chosen)
     unknown = sum(doubt.unclassified_ns.get(step, 0) for step in chosen) / len(chosen)
-    if not (clipped and doubt.readings):
-        return _outer(summary, unknown)
+    if not doubt.readings:
+        return _outer(summary, unknown, unknown, unknown)
     sums = [
         [sum(figure(reading[step]) for step in chosen) for reading in doubt.readings]
         for figure in _FIGURES
@@ -155,17 +172,30 @@ _FIGURES: tuple[Callable[[Reading], int], ...] = (
 )
 
 
-def _outer(summary: RankSummary, unknown: float) -> FigureBounds:
-    comm, exposed = summary.comm_ns, summary.exposed_ns
+def _by_launch(summary: RankSummary, doubt: DeviceDoubt, steps: Sequence[int]) -> FigureBounds:
+    """By launch, a step's communication may be hidden by any step's compute, so that all of the doubt may matter."""
+    launched = sum(doubt.launched_ns.get(step, 0) for step in steps) / len(steps)
+    return _outer(summary, launched, launched, doubt.total_ns)
+
+
+def _outer(summary: RankSummary, unknown: float, moved: float, bared: float) -> FigureBounds:
+    """Bounds of each figure by itself.
+
+    Args:
+        summary: the mean step, with unclassified kernels as compute.
+        unknown: their time in it.
+        moved: how much of it may be communication.
+        bared: how much communication they may hide now.
+    """
+    comm, hidden, exposed = summary.comm_ns, summary.overlapped_ns, summary.exposed_ns
     ratio = None
     if comm:
-        low = max(0.0, 1 - (exposed + unknown) / comm)
-        ratio = Bound(low=low, high=min(1.0, (summary.overlapped_ns + unknown) / comm))
+        ratio = Bound(low=max(0.0, hidden - bared) / (comm + moved), high=min(1.0, (hidden + moved) / comm))
     return FigureBounds(
         unclassified_ns=unknown,
         compute_ns=Bound(low=max(0.0, summary.compute_ns - unknown), high=summary.compute_ns),
-        comm_ns=Bound(low=comm, high=comm + unknown),
-        exposed_ns=Bound(low=exposed, high=exposed + unknown),
+        comm_ns=Bound(low=comm, high=comm + moved),
+        exposed_ns=Bound(low=exposed, high=min(exposed + bared, comm) + moved),
         overlap_ratio=ratio,
     )
 
@@ -177,6 +207,7 @@ def note_doubts(file: str, doubts: Sequence[DeviceDoubt]) -> Iterator[Diagnostic
         file: name of the trace.
         doubts: those of the rank's devices.
     """
+    doubts = [doubt for doubt in doubts if any(doubt.unclassified_ns.values()) or any(doubt.launched_ns.values())]
     if not doubts:
         return
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.names))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zerotrace.analysis.grouping import combined
 from zerotrace.analysis.labelled import LabelSpans, tell
 from zerotrace.analysis.launches import Launches
 from zerotrace.ingest.classify import COPY_CATS
@@ -117,7 +118,10 @@ def _comm_spans(events: pa.Table) -> tuple[Int64Array, Int64Array]:
     if not is_copy.any():
         return rows, end
     external_id, known = optional_ints(events, "external_id")
-    operator, known = external_id[rows], known[rows]
+    known = known[rows] & (external_id[rows] > 0)  # 0 is what a row has that no operator launched
+    # One operator calls one collective on one device; where ids are used twice, what the rows say of themselves counts.
+    names, _ = codes_and_names(events, "collective")
+    operator = combined(external_id[rows], ints(events, "device")[rows], ints(events, "seq")[rows], names[rows])
     led = is_copy & known & np.isin(operator, operator[~is_copy & known])
     copies = np.flatnonzero(is_copy & known & ~led)
     _, first, which = np.unique(operator[copies], return_index=True, return_inverse=True)

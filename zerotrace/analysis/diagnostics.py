@@ -15,7 +15,7 @@ _NAMED_FILES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticGroup:
-    """Diagnostics that say one thing: of one code and level, in the same words but for the file and the numbers."""
+    """Diagnostics that say one thing: of one code and level, in the same words but for the file and what they count."""
 
     code: str
     level: Level
@@ -82,4 +82,5 @@ def group_diagnostics(notes: Iterable[Diagnostic], *levels: Level) -> tuple[Diag
 
 def _words(note: Diagnostic) -> str:
     text = note.message if note.file is None else note.message.removeprefix(f"{note.file}: ")
-    return _NUMBER.sub("#", text)
+    counts = {f"{note.count}", f"{note.count:,}"}
+    return _NUMBER.sub(lambda number: "#" if number[0] in counts else number[0], text)

@@ -109,7 +109,7 @@ def analyse_rank(
     causes = [device_causes(events, time, launches) for time in times]
     partition = clipped = clip_steps(rank, times, causes, windows)
     by_launch: dict[tuple[int | None, int], Intervals] = {}
-    doubts = tuple(device_doubts(events, times, windows))
+    doubts = tuple(device_doubts(events, times, windows, launches))
     diagnostics = [*_unknown_steps(file, clipped), *note_doubts(file, doubts)]
     if mode is Mode.DEVICE:
         launched = launch_steps(rank, events, times, windows, launches)

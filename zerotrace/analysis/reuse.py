@@ -80,8 +80,18 @@ def standing(target: Path, request: Request) -> Standing:
     missing = [name for name in old.outputs if not (target / name).is_file()]
     wants_more = any(request.options[key] and not old.options.get(key) for key in _ADDING)
     if missing or wants_more:
+        # Completing it writes the folder anew: nothing that is in it may be lost by that.
+        more = [key for key in _ADDING if old.options.get(key) and not request.options[key]]
+        foreign = sorted({path.name for path in target.iterdir()} - _own(old))
+        if wants_more and (more or foreign):
+            return Standing(reason=f"it holds more than is asked for ({', '.join([*more, *foreign])})")
         return Standing(replaceable=True, reason="it is not complete")
     return Standing(current=old)
+
+
+def _own(analysis: Analysis) -> set[str]:
+    """What the folder of a result holds by itself, at its top."""
+    return {ANALYSIS_FILE, *(name.split("/")[0] for name in analysis.outputs)}
 
 
 def _plain(value: Any) -> str:

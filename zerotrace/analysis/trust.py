@@ -11,7 +11,7 @@ import pyarrow as pa
 from zerotrace.analysis.bounds import DeviceDoubt
 from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.model import ClockReport, Diagnostic, RankSummary, StepWindow, TraceSource, Trust
-from zerotrace.tables import codes_and_names, ints
+from zerotrace.tables import codes_and_names, ints, optional_ints
 
 #: Calls that launch kernels; that for a function of the host is none.
 _LAUNCH, _OF_HOST = "Launch", "LaunchHostFunc"
@@ -51,11 +51,12 @@ def count_rank(events: pa.Table, launches: Launches, windows: Sequence[StepWindo
             cut |= (start < border) & (end > border)
     calls = calls[inside]
     # A runtime call may make a driver call of the same correlation: it is launched by the earlier of the two.
-    ids = ints(events, "correlation")
-    of_kernels = ids[here & launches.linked]
+    ids, known = optional_ints(events, "correlation")
+    called = np.unique(ids[calls[known[calls]]])
+    anonymous = int((~known[calls]).sum())
     return RankCounts(
-        num_launches=int(np.unique(ids[calls]).size),
-        num_launches_without_kernel=int(np.setdiff1d(ids[calls], of_kernels).size),
+        num_launches=int(called.size) + anonymous,
+        num_launches_without_kernel=int(np.setdiff1d(called, ids[here & launches.linked]).size) + anonymous,
         num_kernels_without_launch=int((here & ~launches.linked).sum()),
         num_clipped=int((cut & here).sum()),
     )
@@ -85,7 +86,7 @@ def sum_up_trust(
         dilation_ratio: profiled / unprofiled step.
     """
     known = [count for count in counts if count is not None]
-    shares = [r.bounds.unclassified_ns / r.compute_ns for r in ranks if r.bounds is not None and r.compute_ns]
+    shares = [min(r.bounds.unclassified_ns / r.compute_ns, 1.0) for r in ranks if r.bounds is not None and r.compute_ns]
     worlds = [source.world_size for source in sources if source.world_size]
     return Trust(
         unclassified_ratio=max(shares, default=0.0),

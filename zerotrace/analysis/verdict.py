@@ -121,6 +121,8 @@ def _headline(ranks: Sequence[RankSummary], mode: Mode) -> str:
 
 
 def _communication(ranks: Sequence[RankSummary]) -> str:
+    if any(r.bounds is not None and r.bounds.unclassified_ns for r in ranks):
+        return _bounded_communication(ranks)
     if not sum(r.comm_ns for r in ranks):
         return "There is no communication."
     worst = max(ranks, key=lambda r: r.exposed_ns)
@@ -132,6 +134,15 @@ def _communication(ranks: Sequence[RankSummary]) -> str:
     high = format_ns(worst.exposed_ns)
     exposed = low if low == high else f"{low} to {high}"
     return f"{format_ratio(hidden)} of the communication is hidden, {exposed} a step is exposed."
+
+
+def _bounded_communication(ranks: Sequence[RankSummary]) -> str:
+    low = min(r.exposed_ns if r.bounds is None else r.bounds.exposed_ns.low for r in ranks)
+    high = max(r.exposed_ns if r.bounds is None else r.bounds.exposed_ns.high for r in ranks)
+    return (
+        f"Kernels that may be communication make bounds of it: between {format_ns(low)} and {format_ns(high)} a step "
+        "are exposed."
+    )
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:

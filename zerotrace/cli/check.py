@@ -94,10 +94,10 @@ def check(
         raise click.UsageError("nothing to check: pass --fail-if, --baseline or --list.")
     from zerotrace.analysis.check import check as judge
     from zerotrace.errors import ComparisonError, ExitCode
-    from zerotrace.store import doubting, read_analysis, to_json
+    from zerotrace.store import doubting, to_json
 
-    analysis = read_analysis(folder)
-    other = read_analysis(baseline) if baseline else None
+    analysis = _read(folder)
+    other = _read(baseline) if baseline else None
     with doubting(*filter(None, (folder, baseline))):
         if listing:
             _print_list(analysis)
@@ -116,6 +116,27 @@ def check(
         )
     if found.failed:
         ctx.exit(ExitCode.GATE)
+
+
+def _read(folder: Path) -> Analysis:
+    """An analysis, if it is of the capture that lies beside it.
+
+    Raises:
+        StoreError: there is none, or it is of another capture.
+    """
+    from zerotrace.errors import StoreError
+    from zerotrace.store import MANIFEST_FILE, analysis_folder, read_analysis, read_manifest
+
+    analysis = read_analysis(folder)
+    run = folder if (folder / MANIFEST_FILE).is_file() else analysis_folder(folder).parent
+    manifest = read_manifest(run)
+    if manifest is not None and analysis.manifest != manifest:
+        raise StoreError(
+            f"{run}: the analysis is that of another capture than the {MANIFEST_FILE} beside it",
+            code="analysis_stale",
+            hint=f"run `zerotrace analyze {run} --force` first",
+        )
+    return analysis
 
 
 def check_lines(found: Check) -> Iterator[str]:

@@ -80,6 +80,10 @@ def _over_ranks(analysis: Analysis, figure: Callable[[RankSummary], float | None
     return Spread(min=min(values), median=median(values), max=max(values)) if values else None
 
 
+def _figure(read: Callable[[RankSummary], float | None]) -> Callable[[Analysis], Spread | None]:
+    return lambda analysis: _over_ranks(analysis, read)
+
+
 def _part(read: Callable[[RankSummary], float | None]) -> Callable[[Analysis], Spread | None]:
     """A part of the step, over the ranks."""
 
@@ -196,6 +200,35 @@ def _tax(read: Callable[[RankTax], float | None]) -> Callable[[Analysis], Spread
     return value
 
 
+#: Parts of the step that hang on the class of kernels of which nothing tells it.
+_IN_DOUBT = frozenset(
+    {"compute", "comm", "exposed", "exposed_transfer", "exposed_wait", "blocking", "overlapped", "idle", "host_bound"}
+)
+
+
+def _any(_: Analysis) -> bool:
+    return True
+
+
+def _sure(analysis: Analysis) -> bool:
+    """Whether no kernel of unknown class runs in the steps: no gate is passed, and none closed, on a guess."""
+    return all(rank.bounds is None for rank in analysis.ranks)
+
+
+def _guarded(
+    accept: Callable[[Analysis], bool], spread: Callable[[Analysis], Spread | None]
+) -> Callable[[Analysis], Spread | None]:
+    return lambda analysis: spread(analysis) if accept(analysis) else None
+
+
+def _or_doubt(reason: _Reason) -> _Reason:
+    return lambda analysis: (
+        reason(analysis)
+        if _sure(analysis)
+        else "kernels run that may be communication, and nothing tells (unclassified_kernels): it is a bound"
+    )
+
+
 def _stragglers(analysis: Analysis) -> float | None:
     found = analysis.stragglers
     if found is None or found.verdict is StragglerVerdict.TOO_FEW:
@@ -229,11 +262,12 @@ def _specs() -> Iterator[FigureSpec]:
     )  # fmt: skip
     yield from _of_ranks("span_ns", "profiled step", lambda a: a.verdict.span_ns, _no_ranks)
     for word, doc, read, reason in _PARTS:
-        yield from _of_ranks(f"{word}_ns", doc, lambda a, read=read: _over_ranks(a, read), reason)  # type: ignore[misc]
-        yield from _of_ranks(f"{word}_ratio", f"{doc}, of the step", _part(read), reason, unit=ratio)
+        accept, why = (_sure, _or_doubt(reason)) if word in _IN_DOUBT else (_any, reason)
+        yield from _of_ranks(f"{word}_ns", doc, _guarded(accept, _figure(read)), why)
+        yield from _of_ranks(f"{word}_ratio", f"{doc}, of the step", _guarded(accept, _part(read)), why, unit=ratio)
     yield from _of_ranks(
-        "overlap_ratio", "hidden part of communication", lambda a: a.verdict.overlap_ratio, _no_comm, unit=ratio,
-        low_is_bad=True,
+        "overlap_ratio", "hidden part of communication", _guarded(_sure, lambda a: a.verdict.overlap_ratio),
+        _or_doubt(_no_comm), unit=ratio, low_is_bad=True,
     )  # fmt: skip
     yield from _of_ranks("peak_bytes", "peak memory", lambda a: a.verdict.peak_bytes, _no_gauge, unit=size)
     yield from _of_ranks(
@@ -281,7 +315,7 @@ def _specs() -> Iterator[FigureSpec]:
     )  # fmt: skip
     yield _one(
         "num_unmatched_collectives", count, "collectives without a partner",
-        lambda a: a.collectives.num_unmatched if a.collectives else 0, _never,
+        lambda a: a.collectives.num_unmatched if a.collectives and len(a.sources) > 1 else None, _no_peers,
     )  # fmt: skip
     yield _one("num_findings", count, "findings above the noise", lambda a: len(a.findings), _never)
     yield _one(

@@ -51,7 +51,7 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
         settings=differing_settings([run.manifest for run in runs]),
         repeats=repeats,
         deltas=find_deltas(repeats, compared),
-        notes=(*notes, *_notes(compared)),
+        notes=(*notes, *_notes(compared), *_doubts(runs)),
     )
 
 
@@ -132,6 +132,15 @@ def _notes(runs: Sequence[ComparedRun]) -> Iterable[str]:
             yield f"{run.name} does other work than {runs[0].name}, and does not compare: {'; '.join(run.differences)}."
         if run.step_ns is None:
             yield f"{run.name} has no timed window, so that its step time is unknown."
+
+
+def _doubts(runs: Sequence[CapturedRun]) -> Iterable[str]:
+    for run in runs:
+        if run.analysis is not None and any(rank.bounds is not None for rank in run.analysis.ranks):
+            yield (
+                f"In {run.name} kernels run that may be communication, and nothing tells: its compute, exposed and "
+                "hidden times are bounds at best; its own report shows them."
+            )
 
 
 def _most(values: Iterable[int | None]) -> int | None:
