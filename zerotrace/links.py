@@ -9,9 +9,14 @@ from pathlib import Path
 LINK_HINT = "put the file itself into the folder in place of the link; a trace may also be given by its own path"
 
 
+def is_there(path: Path) -> bool:
+    """Whether a name that came from somewhere is that of a file; none is for names that no file can have."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises where a name is too long
+
+
 def leads_out(path: Path) -> bool:
     """Whether an entry of a folder is a link to something outside of that folder."""
-    if not path.is_symlink():
+    if not os.path.islink(path):  # noqa: PTH114 - as above
         return False
     # unlike Path.resolve, never raises: not for a loop of links either
     target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))

@@ -28,7 +28,10 @@ _PATIENCE_S = 60
 
 def examples(count: int) -> settings:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=count * MORE, deadline=None, suppress_health_check=checks)
+    # The ordinary run tries the same inputs each time: what is new is for the longer ones to find.
+    return settings(
+        max_examples=count * MORE, deadline=None, suppress_health_check=checks, derandomize=MORE == 1, database=None
+    )
 
 
 @contextmanager

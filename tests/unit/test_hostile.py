@@ -225,6 +225,16 @@ def test_ranks_that_are_only_claimed_cost_nothing(tmp_path: Path, claim: Callabl
     assert time.process_time() - started < 20
 
 
+@pytest.mark.parametrize("name", ["Ψ" * 400, "a/" * 3000 + "b", "nul\0byte"])
+def test_a_file_name_that_no_file_can_have_is_one_that_is_not_there(name: str, tmp_path: Path) -> None:
+    source = json.loads((Path(__file__).resolve().parents[2] / "traces" / "single" / "manifest.json").read_text())
+    source["ranks"][0] |= {"snapshot_file": name, "owners_file": name}
+    (tmp_path / "manifest.json").write_text(json.dumps(source))
+    one_step().write(tmp_path)
+    analysis, _, _ = analyze([tmp_path], options=PLAIN)
+    assert_is_one_step(analysis)
+
+
 def test_a_manifest_of_a_billion_ranks_is_refused_at_once(tmp_path: Path) -> None:
     source = json.loads((Path(__file__).resolve().parents[2] / "traces" / "stage3" / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps({**source, "world_size": 10**9}))

@@ -19,7 +19,7 @@ from zerotrace.analysis.workers import begin_worker, signals_later, start_method
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.owners import Owners, read_owners
 from zerotrace.ingest.snapshot import Snapshot, read_snapshot
-from zerotrace.links import LINK_HINT, leads_out
+from zerotrace.links import LINK_HINT, is_there, leads_out
 from zerotrace.model import Diagnostic, Level, MemoryCurve, RankMemory, RankRecord, RunManifest
 from zerotrace.schema import MEMORY
 from zerotrace.units import format_bytes
@@ -48,7 +48,7 @@ def memory_files(run_folder: Path, manifest: RunManifest | None) -> list[Path]:
     """The snapshots and owners files that the manifest names and that are there."""
     named = [name for record in manifest.ranks for name in _names(record)] if manifest is not None else []
     paths = [run_folder / name for name in named]
-    return [path for path in paths if path.is_file() and not leads_out(path)]
+    return [path for path in paths if is_there(path) and not leads_out(path)]
 
 
 def measure_ranks(
@@ -119,15 +119,15 @@ def _measure(run_folder: Path, record: RankRecord) -> _Part:
     snapshots: list[Snapshot] = []
     owners_path, snapshot_path = (_path(run_folder, name) for name in (record.owners_file, record.snapshot_file))
     for path in (owners_path, snapshot_path):
-        if path is not None and not path.is_file():
+        if path is not None and not is_there(path):
             message = f"{path.name}: named in the manifest, and not there"
             notes.append(_warn("memory_file_missing", message, path.name, _PUT_BACK))
-    if owners_path is not None and owners_path.is_file():
+    if owners_path is not None and is_there(owners_path):
         try:
             owners, digests[owners_path] = read_owners(owners_path)
         except SnapshotError as error:
             notes.append(_warn(error.code, str(error), owners_path.name, error.hint))
-    if snapshot_path is not None and snapshot_path.is_file():
+    if snapshot_path is not None and is_there(snapshot_path):
         try:
             snapshots, digests[snapshot_path] = read_snapshot(snapshot_path)
         except SnapshotError as error:
