@@ -229,6 +229,7 @@ def test_the_headline_claims_nothing_of_communication_that_is_in_doubt(analyse: 
 def test_a_kernel_in_doubt_outside_of_all_steps_weakens_nothing(analyse: Analyse) -> None:
     analysis = analyse(TraceBuilder().step(0, 0, 1000).compute(100, 300).compute(2000, 2500, name=ODD, launched=1900))
     assert "unclassified_kernels" not in {note.code for note in analysis.diagnostics}
+    assert analysis.ranks[0].bounds is None
 
 
 def test_launches_without_a_correlation_are_counted_one_by_one(analyse: Analyse) -> None:

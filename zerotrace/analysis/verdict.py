@@ -62,9 +62,10 @@ def summarise_rank(
         blocking_ns=_mean_if_known(known, lambda p: p.blocking_ns),
         host_bound_ns=_mean_if_known(known, lambda p: p.host_bound_ns),
     )
-    if doubt is None:
+    steps = [part.step for part in known]
+    if doubt is None or (clipped and not any(doubt.unclassified_ns.get(step) for step in steps)):
         return summary
-    return replace(summary, bounds=bound_summary(summary, doubt, [part.step for part in known], clipped=clipped))
+    return replace(summary, bounds=bound_summary(summary, doubt, steps, clipped=clipped))
 
 
 def judge(ranks: Sequence[RankSummary], mode: Mode, manifest: RunManifest | None) -> Verdict:
