@@ -36,7 +36,7 @@ def silent(rule: Rule, analysis: Analysis) -> bool:
 
 def test_demands_are_found_with_the_module_that_waits_longest(analyse: Analyse) -> None:
     finding = only(demands, analyse(stage_three(0), stage_three(1)))
-    assert "1 parameter gathers a step are demands, most of all d" in finding.claim
+    assert "1 parameter gather a step is a demand, most of all d" in finding.claim
     # The launch of d's compute returns at 334, its gather ends at 370.
     assert finding.cost_ns == 36_000
     assert finding.gain is not None and finding.gain.step_ns == 36_000

@@ -35,7 +35,8 @@ def demands(analysis: Analysis) -> Iterator[Finding]:
     named = "of unknown modules" if worst.module is None else f"most of all {worst.module or 'the root module'}"
     yield Finding(
         code="demand_fetches",
-        claim=f"{count:.4g} parameter gathers a step are demands, {named}: compute waits for them as they come.",
+        claim=f"{count:.4g} parameter gather{' a step is a demand' if count == 1 else 's a step are demands'}, "
+        f"{named}: compute waits for them as they come.",
         evidence=f"Demands hold compute back for {format_ns(cost)} a step on the rank that waits least; "
         f"{prefetches:.4g} gathers a step are prefetches.",
         numbers={"demand_blocking_ns": cost, "num_demand": count, "num_prefetch": prefetches},
