@@ -108,6 +108,10 @@ class Intervals:
         ends[-1] = min(int(ends[-1]), end)
         return Intervals(starts, ends)
 
+    def around(self, other: Intervals) -> Intervals:
+        """The part within the hull of another set: all of it that can meet that set."""
+        return self.clip(int(other.starts[0]), int(other.ends[-1])) if len(other) else self.empty()
+
     def length_before(self, times: Int64Array) -> Int64Array:
         """How much of the set lies before each time.
 

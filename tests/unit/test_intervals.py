@@ -67,6 +67,16 @@ def test_clip_keeps_the_part_inside(pairs: list[tuple[int, int]], start: int, en
     assert (painted(got) == (occupancy(pairs) & inside)).all()
 
 
+@given(raw_intervals, raw_intervals)
+def test_what_is_around_a_set_is_all_of_another_that_can_meet_it(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
+    mine, other = (Intervals.union([s for s, _ in pairs], [e for _, e in pairs]) for pairs in (a, b))
+    near = other.around(mine)
+    assert (mine & near, mine - near) == (mine & other, mine - other)
+    assert not len(near - other)
+
+
 @given(raw_intervals, st.lists(st.integers(-3, AXIS + 3), max_size=8))
 def test_length_before_counts_what_lies_ahead_of_each_time(pairs: list[tuple[int, int]], times: list[int]) -> None:
     got = make(pairs).length_before(np.array(times, dtype=np.int64))

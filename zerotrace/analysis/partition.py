@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from zerotrace.analysis.causes import Blocking, DeviceRows, Pieces, blocking, idle_causes, pieces_of
 from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.ingest.steps import steps_at
-from zerotrace.intervals import Intervals
+from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import Category, StepPartition, StepWindow
-from zerotrace.tables import equals, ints
+from zerotrace.tables import BoolArray, equals, ints
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,13 @@ def device_times(events: pa.Table) -> tuple[DeviceTime, ...]:
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
     """
-    device = ints(events, "device")
+    device, timed = ints(events, "device"), _TimedRows.of(events)
     here = on_device(events)
     if not here.any():
-        return (_device_time(events, None, np.ones(events.num_rows, dtype=bool)),)
-    return tuple(_device_time(events, index, here & (device == index)) for index in np.unique(device[here]).tolist())
+        return (timed.device_time(None, np.arange(events.num_rows)),)
+    return tuple(
+        timed.device_time(index, np.flatnonzero(here & (device == index))) for index in np.unique(device[here]).tolist()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +147,9 @@ def launched_exposed(
     events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
 ) -> dict[tuple[int | None, int], Intervals]:
     """The exposed communication that each step launched, by device and step: what :func:`launch_steps` measures."""
-    launched = steps_at(tuple(windows), launches.start)
-    device, here = ints(events, "device"), on_device(events)
     return {
-        (time.device, window.step): _device_time(
-            events, time.device, here & (device == time.device) & (launched == window.step)
-        ).comm
-        - time.compute
-        for time in times
-        for window in windows
+        (time.device, window.step): own.comm - time.compute.around(own.comm)
+        for time, window, own in _launched(events, times, windows, launches)
     }
 
 
@@ -180,15 +175,28 @@ def outside_steps_ns(time: DeviceTime, windows: Sequence[StepWindow]) -> int:
     return (time.busy - inside).length
 
 
-def _device_time(events: pa.Table, index: int | None, rows: npt.NDArray[np.bool_]) -> DeviceTime:
-    start = ints(events, "start_ns")
-    end = start + ints(events, "dur_ns")
-    unions: Mapping[Category, Intervals] = {
-        category: Intervals.union(start[chosen], end[chosen])
-        for category in Category
-        for chosen in [rows & equals(events, "category", category.value)]
-    }
-    return DeviceTime(index, unions[Category.COMPUTE], unions[Category.COMM], unions[Category.COPY])
+@dataclass(frozen=True, eq=False)
+class _TimedRows:
+    """Start, end and category of every row of an event table, read once."""
+
+    start: Int64Array
+    end: Int64Array
+    is_of: Mapping[Category, BoolArray]
+
+    @classmethod
+    def of(cls, events: pa.Table) -> _TimedRows:
+        start = ints(events, "start_ns")
+        categories = {category: equals(events, "category", category.value) for category in Category}
+        return cls(start, start + ints(events, "dur_ns"), categories)
+
+    def device_time(self, index: int | None, rows: Int64Array) -> DeviceTime:
+        """What some rows of one device come to."""
+
+        def union(category: Category) -> Intervals:
+            chosen = rows[self.is_of[category][rows]]
+            return Intervals.union(self.start[chosen], self.end[chosen])
+
+        return DeviceTime(index, union(Category.COMPUTE), union(Category.COMM), union(Category.COPY))
 
 
 def _clipped(rank: int, time: DeviceTime, window: StepWindow) -> StepPartition:
@@ -252,29 +260,42 @@ def _assert_closes(part: StepPartition) -> None:
 def _by_launch(
     rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
 ) -> Iterator[StepPartition]:
-    launched = steps_at(tuple(windows), launches.start)
+    for time, window, own in _launched(events, times, windows, launches):
+        if not len(own.busy):
+            yield _unknown(rank, time.device, window)
+            continue
+        compute = time.compute.around(own.comm)
+        kernels = time.compute.around(own.copy) | time.comm.around(own.copy)
+        found = StepPartition(
+            rank=rank,
+            device=time.device,
+            step=window.step,
+            start_ns=window.start_ns,
+            span_ns=window.span_ns,
+            compute_ns=own.compute.length,
+            comm_ns=own.comm.length,
+            overlapped_ns=(own.comm & compute).length,
+            exposed_ns=(own.comm - compute).length,
+            copy_only_ns=(own.copy - kernels).length,
+            idle_ns=None,
+        )
+        _assert_sum(found, "comm_ns", "overlapped_ns", "exposed_ns")
+        yield found
+
+
+def _launched(
+    events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+) -> Iterator[tuple[DeviceTime, StepWindow, DeviceTime]]:
+    """Each device and step, with the time of the rows that the step launched there."""
+    step, timed = steps_at(tuple(windows), launches.start), _TimedRows.of(events)
     device, here = ints(events, "device"), on_device(events)
     for time in times:
-        for window in windows:
-            own = _device_time(events, time.device, here & (device == time.device) & (launched == window.step))
-            if not len(own.busy):
-                yield _unknown(rank, time.device, window)
-                continue
-            found = StepPartition(
-                rank=rank,
-                device=time.device,
-                step=window.step,
-                start_ns=window.start_ns,
-                span_ns=window.span_ns,
-                compute_ns=own.compute.length,
-                comm_ns=own.comm.length,
-                overlapped_ns=(own.comm & time.compute).length,
-                exposed_ns=(own.comm - time.compute).length,
-                copy_only_ns=(own.copy - (time.compute | time.comm)).length,
-                idle_ns=None,
-            )
-            _assert_sum(found, "comm_ns", "overlapped_ns", "exposed_ns")
-            yield found
+        rows = np.flatnonzero(here & (device == time.device))
+        rows = rows[np.argsort(step[rows], kind="stable")]
+        of_window = np.array([window.step for window in windows], dtype=np.int64)
+        low, high = (np.searchsorted(step[rows], of_window, side=side) for side in ("left", "right"))
+        for window, first, last in zip(windows, low.tolist(), high.tolist()):
+            yield time, window, timed.device_time(time.device, rows[first:last])
 
 
 def _unknown(rank: int, device: int | None, window: StepWindow) -> StepPartition:

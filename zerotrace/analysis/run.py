@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,8 +33,8 @@ from zerotrace.analysis.verdict import judge, summarise_rank
 from zerotrace.analysis.wire import LedgerRequest, stage_contradiction, wire_ledger, wire_table
 from zerotrace.errors import TraceError
 from zerotrace.ingest.files import digest_file, find_candidates, name_run, no_traces_in
+from zerotrace.ingest.link_notes import link_notes
 from zerotrace.ingest.logs import find_logs, log_notes
-from zerotrace.ingest.outward import link_notes
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import (
     Analysis,
@@ -44,6 +44,7 @@ from zerotrace.model import (
     KernelTax,
     Level,
     Mode,
+    RankSummary,
     RankTax,
     RunManifest,
     StepPartition,
@@ -179,13 +180,13 @@ def analyze(
     if baseline is not None:
         check_baseline(baseline, request.run_name, manifest)
     replaceable = options.force or found.replaceable
-    doubts: list[Diagnostic] = []
+    without_locks: list[Diagnostic] = []
     with new_folder(
         target,
         replace=replaceable,
         is_ours=ANALYSIS_FILE,
         reason=found.reason,
-        without_locks=lambda: doubts.append(_NO_LOCKS),
+        without_locks=lambda: without_locks.append(_NO_LOCKS),
     ) as folder:
         readings, skipped, digests = read_ranks(
             candidates, folder, options.attribution, options.jobs, progress, options.limits
@@ -195,11 +196,11 @@ def analyze(
         measured = _measure(run_folder, manifest, readings, options.jobs)
         unread = [path for path in (*logs, *beside) if path not in measured.digests]
         contents = name_inputs(request, {**digests, **measured.digests, **{path: digest_file(path) for path in unread}})
-        notes = [*doubts, *links, *skipped, *(note for path in logs for note in log_notes(path))]
-        doubt = _stage_contradiction(readings, told)
-        if doubt is not None:
-            told = replace(told, contradiction=doubt.message.partition(":")[0])
-            notes.append(doubt)
+        notes = [*without_locks, *links, *skipped, *(note for path in logs for note in log_notes(path))]
+        contradiction = _stage_contradiction(readings, told)
+        if contradiction is not None:
+            told = replace(told, contradiction=contradiction.message.partition(":")[0])
+            notes.append(contradiction)
         gathers = run_gathers(readings, meeting, told.believed)
         analysis = _assemble(request, contents, readings, notes, meeting, told, options.attribution)
         analysis = with_gathers(analysis, gathers)
@@ -254,17 +255,7 @@ def _assemble(
     summaries = tuple(
         summary
         for reading, parts in zip(readings, partition)
-        for device, outside_ns in reading.analysis.outside_steps_ns.items()
-        if (
-            summary := summarise_rank(
-                [p for p in parts if p.device == device],
-                outside_ns,
-                left_out,
-                doubt=next((doubt for doubt in reading.analysis.doubts if doubt.device == device), None),
-                clipped=attribution is Attribution.CLIP,
-            )
-        )
-        is not None
+        for summary in _summaries(reading.analysis, parts, left_out, attribution)
     )
     if not summaries:
         raise TraceError(
@@ -308,6 +299,23 @@ def _assemble(
         inputs=inputs,
         options=request.options,
     )
+
+
+def _summaries(
+    analysis: RankAnalysis, partition: Sequence[StepPartition], left_out: Collection[int], attribution: Attribution
+) -> Iterator[RankSummary]:
+    """The mean step on each device of a rank that has a known one."""
+    doubts = {doubt.device: doubt for doubt in analysis.doubts}
+    for device, outside_ns in analysis.outside_steps_ns.items():
+        found = summarise_rank(
+            [part for part in partition if part.device == device],
+            outside_ns,
+            left_out,
+            doubt=doubts.get(device),
+            clipped=attribution is Attribution.CLIP,
+        )
+        if found is not None:
+            yield found
 
 
 def _told(manifest: RunManifest | None, options: AnalyzeOptions) -> LedgerRequest:

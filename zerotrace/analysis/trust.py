@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from zerotrace.analysis.bounds import DeviceDoubt
 from zerotrace.analysis.launches import Launches, on_device
+from zerotrace.ingest.steps import NO_STEP, steps_at
+from zerotrace.intervals import Int64Array
 from zerotrace.model import ClockReport, Diagnostic, RankSummary, StepWindow, TraceSource, Trust
 from zerotrace.tables import codes_and_names, ints, optional_ints
 
@@ -37,19 +39,11 @@ def count_rank(events: pa.Table, launches: Launches, windows: Sequence[StepWindo
         launches: launches of ``events``.
         windows: the rank's step windows; launches outside of them do not count.
     """
-    start = ints(events, "start_ns")
-    end = start + ints(events, "dur_ns")
-    here = on_device(events)
+    start, here = ints(events, "start_ns"), on_device(events)
     codes, names = codes_and_names(events, "name")
     launching = [code for code, name in enumerate(names) if _LAUNCH in name and _OF_HOST not in name]
     calls = launches.calls.row[np.isin(codes[launches.calls.row], launching)]
-    inside = np.zeros(calls.size, dtype=bool)
-    cut = np.zeros(events.num_rows, dtype=bool)
-    for window in windows:
-        inside |= (start[calls] >= window.start_ns) & (start[calls] < window.end_ns)
-        for border in (window.start_ns, window.end_ns):
-            cut |= (start < border) & (end > border)
-    calls = calls[inside]
+    calls = calls[steps_at(tuple(windows), start[calls]) != NO_STEP]
     # A runtime call may make a driver call of the same correlation: it is launched by the earlier of the two.
     ids, known = optional_ints(events, "correlation")
     called = np.unique(ids[calls[known[calls]]])
@@ -58,8 +52,15 @@ def count_rank(events: pa.Table, launches: Launches, windows: Sequence[StepWindo
         num_launches=int(called.size) + anonymous,
         num_launches_without_kernel=int(np.setdiff1d(called, ids[here & launches.linked]).size) + anonymous,
         num_kernels_without_launch=int((here & ~launches.linked).sum()),
-        num_clipped=int((cut & here).sum()),
+        num_clipped=_num_cut(start[here], start[here] + ints(events, "dur_ns")[here], windows),
     )
+
+
+def _num_cut(start: Int64Array, end: Int64Array, windows: Sequence[StepWindow]) -> int:
+    """How many rows have the border of a step between their start and their end."""
+    borders = np.sort(np.array([(window.start_ns, window.end_ns) for window in windows], dtype=np.int64).ravel())
+    first_behind, first_not_before = np.searchsorted(borders, start, "right"), np.searchsorted(borders, end, "left")
+    return int((first_not_before > first_behind).sum())
 
 
 def sum_up_trust(

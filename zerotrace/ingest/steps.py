@@ -94,6 +94,12 @@ def steps_at(windows: tuple[StepWindow, ...], times: Int64Array) -> Int64Array:
         Shape ``(n,)``. Where windows overlap, the later one counts.
     """
     found = np.full(times.shape, NO_STEP, dtype=np.int64)
-    for window in windows:
-        found[(times >= window.start_ns) & (times < window.end_ns)] = window.step
+    if any(later.start_ns < first.end_ns for first, later in pairwise(windows)):
+        for window in windows:
+            found[(times >= window.start_ns) & (times < window.end_ns)] = window.step
+    elif windows:
+        start, end, step = np.array([(w.start_ns, w.end_ns, w.step) for w in windows], dtype=np.int64).T
+        place = np.searchsorted(start, times, side="right") - 1
+        inside = (place >= 0) & (times < end[place])
+        found[inside] = step[place[inside]]
     return found

@@ -51,13 +51,10 @@ def run_gathers(readings: Sequence[RankReading], meeting: Meeting | None, told: 
     unread = sum(reading.analysis.num_unread_labels for reading in readings)
     own = {reading.source.rank: found for reading in readings if (found := reading.analysis.gathers) is not None}
     if not any(len(found) for found in own.values()):
-        reason = (
-            "No gather of parameters was found: the traces hold no label of one, and no all-gather that was launched "
-        )
-        reason += "outside of the optimizer step."
+        why = ": the traces hold no label of one, and no all-gather that was launched outside of the optimizer step"
         if unread:
-            reason = f"No gather of parameters was found; labels that could not be read, malformed or later: {unread}."
-        return RunGathers((), None, reason)
+            why = f"; labels that could not be read, malformed or later: {unread}"
+        return RunGathers((), None, f"No gather of parameters was found{why}.")
     cold = cold_steps(own, zero_config(told.manifest))
     parts = tuple(
         complete_gathers(
