@@ -93,8 +93,9 @@ def check_memory(folder: Path, rank: int) -> None:
 
 def test_every_all_gather_kernel_of_stage_3_belongs_to_a_labelled_gather(tmp_path: Path) -> None:
     """The study's model with DeepSpeed's defaults: 290 refreshes a step, a few prefetches, one all-gather each."""
-    done = capture(3, tmp_path / "run", "--model", "gpt2-large", "--timed", "15", "--warmup", "5", "--steps", "2",
-                   "--timeout", "240")  # fmt: skip
+    # Single steps scatter by 12 % on these hosts: of 15, the labels' cost would be known to 4 %, of 60 to 1 or 2.
+    done = capture(3, tmp_path / "run", "--model", "gpt2-large", "--timed", "60", "--warmup", "5", "--steps", "2",
+                   "--timeout", "270")  # fmt: skip
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     for rank in range(2):
@@ -114,8 +115,10 @@ def test_every_all_gather_kernel_of_stage_3_belongs_to_a_labelled_gather(tmp_pat
                       and event["ts"] <= launch["ts"] < event["ts"] + event["dur"]]  # fmt: skip
             assert len(inside) == 1
     for record in manifest["ranks"]:
-        medians = {window["kind"]: median(window["step_ns"]) / 1e6 for window in record["windows"]}
-        say(f"rank {record['rank']}, median step in ms: " + ", ".join(f"{k} {ms:.1f}" for k, ms in medians.items()))
+        for num_steps in (15, 60):
+            medians = {window["kind"]: median(window["step_ns"][:num_steps]) / 1e6 for window in record["windows"]}
+            say(f"rank {record['rank']}, median of {num_steps} steps at most, ms: "
+                + ", ".join(f"{kind} {ms:.1f}" for kind, ms in medians.items()))  # fmt: skip
     say(f"labelled / unlabelled: {manifest['labels']['overhead_ratio']:.4f}")
     assert manifest["labels"]["overhead_ratio"] < 1.03
 

@@ -73,14 +73,19 @@ def unknown_engine() -> CaptureError:
 
 
 def _with_overhead(labels: LabelsRecord | None, reports: Sequence[RankReport]) -> LabelsRecord | None:
-    """What the label hooks cost a step, by steps without and with them in turn."""
+    """What the label hooks cost a step, by neighbours of which one has them."""
     if labels is None:
         return None
-    labelled, without = (_median_step_ns(reports, kind) for kind in (WindowKind.LABELLED, WindowKind.UNLABELLED))
-    return replace(labels, overhead_ratio=labelled / without if labelled and without else None)
+    labelled, without = (_slowest_ns(reports, kind) for kind in (WindowKind.LABELLED, WindowKind.UNLABELLED))
+    if not labelled or not without:
+        return labels
+    # A host's speed drifts within seconds by more than the hooks cost: the difference of two medians holds that drift,
+    # differences of neighbours do not (on two H200, of 60 pairs, a standard error of 1.1 % of a step instead of 2.1 %).
+    cost_ns = median(mine - theirs for mine, theirs in zip(labelled, without))
+    return replace(labels, overhead_ratio=1 + cost_ns / median(without))
 
 
-def _median_step_ns(reports: Sequence[RankReport], kind: WindowKind) -> float | None:
-    """Median over a window's steps of the slowest rank's time."""
+def _slowest_ns(reports: Sequence[RankReport], kind: WindowKind) -> list[int]:
+    """The slowest rank's time of each step of a window."""
     steps = [w.step_ns for report in reports for w in report.record.windows if w.kind is kind]
-    return median(max(ranks) for ranks in zip(*steps)) if steps else None
+    return [max(ranks) for ranks in zip(*steps)]

@@ -76,7 +76,8 @@ class LabelsRecord:
     missing: Mapping[str, str] = field(default_factory=dict)
     """Hook -> why it was not: what it marks is absent from the trace."""
     overhead_ratio: float | None = None
-    """Median step with the hooks in place / without, both unprofiled and in turn; ``None`` without such steps."""
+    """Step with the hooks in place / without, both unprofiled and in turn: 1 + median of the differences between
+    neighbours / median step without. ``None`` without such steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
