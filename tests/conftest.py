@@ -13,7 +13,7 @@ from tests.builders import TraceBuilder
 from zerotrace.analysis.run import AnalyzeOptions, analyze
 from zerotrace.model import Analysis
 
-pytest_plugins = ["tests.captures"]
+pytest_plugins = ["tests.captures", "tests.stores"]
 
 Analyse = Callable[..., Analysis]
 

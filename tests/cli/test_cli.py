@@ -62,6 +62,7 @@ def test_the_options_are_a_decision() -> None:
             "--force",
             "--strict",
             "--json",
+            "--quiet",
         ]
     )
     assert options["capture"] == sorted(

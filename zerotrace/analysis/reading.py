@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy.ma  # noqa: F401 - numpy's set functions import it when first called: once here, not in every worker
 
+from zerotrace.analysis.progress import Meter, ReadingPhase, Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
 from zerotrace.errors import TraceError
@@ -20,6 +21,7 @@ from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, print
 from zerotrace.ingest.rank import ingest_rank
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
+from zerotrace.site import Site, SiteFile
 from zerotrace.store import name_events, write_events
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
@@ -43,6 +45,7 @@ class RankReading:
 @dataclass(frozen=True)
 class _Skipped:
     diagnostic: Diagnostic
+    digest: str
 
 
 def read_ranks(
@@ -50,8 +53,9 @@ def read_ranks(
     folder: Path,
     attribution: Attribution,
     jobs: int | None = None,
-    progress: Callable[[str], None] | None = None,
     limits: UnpackLimits | None = None,
+    site: Site | None = None,
+    watch: Watch | None = None,
 ) -> tuple[list[RankReading], list[Diagnostic], dict[Path, str]]:
     """Reads every trace and writes its event table.
 
@@ -60,8 +64,9 @@ def read_ranks(
         folder: analysis folder to write event tables into.
         attribution: how rows are given to steps.
         jobs: processes that read at once; by default one a core, at most one a trace.
-        progress: is told what was read, one line at a time.
         limits: how large each trace may be.
+        site: where the files lie; on this machine by default.
+        watch: sees how far each trace is.
 
     Returns:
         The readings in the order of ranks, what was skipped, and the digest of every file as it was read.
@@ -73,11 +78,12 @@ def read_ranks(
     skipped: list[Diagnostic] = []
     placed: dict[int, str] = {}
     digests: dict[Path, str] = {}
-    outcomes = _spread(candidates, folder, attribution, limits, jobs)
+    files = [(site or Site()).file(path) for path in candidates]
+    outcomes = _spread(files, folder, attribution, limits, jobs, watch or Unwatched())
     for number, (path, outcome) in enumerate(zip(candidates, outcomes)):
         if isinstance(outcome, _Skipped):
             skipped.append(outcome.diagnostic)
-            digests[path] = digest_file(path)
+            digests[path] = outcome.digest
             continue
         source = outcome.source
         digests[path] = source.digest
@@ -90,8 +96,6 @@ def read_ranks(
         placed[source.rank] = source.file
         name_events(folder, number, source.rank)
         readings.append(outcome)
-        if progress is not None:
-            progress(f"rank {source.rank}: {source.num_events:,} events of {source.file}")
     if not readings:
         raise TraceError(
             f"{printable_name(candidates[0].parent)}: no trace found: {'; '.join(note.message for note in skipped)}",
@@ -102,23 +106,30 @@ def read_ranks(
 
 
 def _spread(
-    candidates: Sequence[Path],
+    files: Sequence[SiteFile],
     folder: Path,
     attribution: Attribution,
     limits: UnpackLimits | None,
     jobs: int | None,
+    watch: Watch,
 ) -> Iterator[RankReading | _Skipped]:
     """Reads each trace, in processes of their own where there are several."""
-    jobs = worker_count(len(candidates), jobs)
-    alone = len(candidates) == 1
-    work = [(path, folder, number, attribution, limits, alone) for number, path in enumerate(candidates)]
+    jobs = worker_count(len(files), jobs)
+    alone = len(files) == 1
+    meters = watch.hand_out([name_of(file.path) for file in files], [file.num_bytes for file in files])
+    work = [
+        (file, folder, number, attribution, limits, alone, meter)
+        for number, (file, meter) in enumerate(zip(files, meters))
+    ]
     if jobs <= 1:
+        watch.look()
         yield from (_read(*task) for task in work)
         return
     context, parent = get_context(start_method()), os.getpid()
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=begin_worker, initargs=(parent,)) as pool:
         with signals_later():
             tasks = [pool.submit(_read, *task) for task in work]
+        watch.look()
         try:
             yield from (task.result() for task in tasks)
         except BrokenProcessPool as error:
@@ -132,11 +143,38 @@ def _spread(
 
 
 def _read(
-    path: Path, folder: Path, number: int, attribution: Attribution, limits: UnpackLimits | None, alone: bool
+    file: SiteFile,
+    folder: Path,
+    number: int,
+    attribution: Attribution,
+    limits: UnpackLimits | None,
+    alone: bool,
+    meter: Meter,
 ) -> RankReading | _Skipped:
     # A trace makes hundreds of thousands of objects and no cycles: the collector would only walk them in vain.
     gc_was_on = gc.isenabled()
     gc.disable()
+    if file.source is not None:
+        meter.begin(ReadingPhase.FETCHING, file.num_bytes)
+    try:
+        with file.whole(meter.advance) as path:
+            meter.begin(ReadingPhase.READING, path.stat().st_size if path.is_file() else None)
+            return _read_file(path, folder, number, attribution, limits, alone, meter)
+    finally:
+        meter.end()
+        if gc_was_on:
+            gc.enable()
+
+
+def _read_file(
+    path: Path,
+    folder: Path,
+    number: int,
+    attribution: Attribution,
+    limits: UnpackLimits | None,
+    alone: bool,
+    meter: Meter,
+) -> RankReading | _Skipped:
     try:
         trace = ingest_rank(path, limits)
     except TraceError as error:
@@ -144,21 +182,19 @@ def _read(
             name = name_of(path)
             hint = "nothing is lost if it is no trace; else give the traces by name"
             return _Skipped(
-                Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint)
+                Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint),
+                digest_file(path),
             )
         raise
-    else:
-        write_events(folder, number, trace.events)
-        source = trace.source
-        analysis = analyse_rank(source.rank, source.file, trace.events, trace.windows, trace.mode, attribution)
-        return RankReading(
-            source=source,
-            mode=trace.mode,
-            windows=trace.windows,
-            analysis=analysis,
-            diagnostics=trace.diagnostics + analysis.diagnostics,
-            profiled=trace.profiled,
-        )
-    finally:
-        if gc_was_on:
-            gc.enable()
+    source = trace.source
+    meter.advance(source.num_bytes, source.num_events)
+    write_events(folder, number, trace.events)
+    analysis = analyse_rank(source.rank, source.file, trace.events, trace.windows, trace.mode, attribution)
+    return RankReading(
+        source=source,
+        mode=trace.mode,
+        windows=trace.windows,
+        analysis=analysis,
+        diagnostics=trace.diagnostics + analysis.diagnostics,
+        profiled=trace.profiled,
+    )

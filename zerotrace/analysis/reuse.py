@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zerotrace.errors import StoreError
 from zerotrace.ingest.files import digest_file, printable_name
 from zerotrace.model import Analysis
+from zerotrace.site import Site
 from zerotrace.store import ANALYSIS_FILE, MANIFEST_FILE, read_analysis
 from zerotrace.version import VERSION
 
@@ -27,6 +28,23 @@ class Request:
     files: Sequence[Path]
     """What is read, beside the manifest: files that could be traces, logs, snapshots and owners files."""
     options: Mapping[str, Any]
+    site: Site = field(default_factory=Site)
+    """Where the files lie."""
+
+    def digest(self, path: Path) -> str:
+        """The digest of a file, wherever it lies.
+
+        Raises:
+            TraceError: ``unreadable`` if the system refuses.
+            StoreError: it cannot be fetched.
+        """
+        with self.site.file(path).whole() as here:
+            return digest_file(here)
+
+    def marks(self) -> dict[str, str]:
+        """What a store says of each file, by its name within the run; empty for a run on this machine."""
+        marks = {path: self.site.mark(path) for path in (*self.files, self.run_folder / MANIFEST_FILE)}
+        return {_name(path, self.run_folder): mark for path, mark in marks.items() if mark is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +85,7 @@ def standing(target: Path, request: Request) -> Standing:
     if old.zerotrace_version != VERSION:
         return Standing(reason=f"it was written by zerotrace {old.zerotrace_version}")
     # Only now is it worth reading every file: there is a result that could be the one.
-    inputs = name_inputs(request, {path: digest_file(path) for path in request.files})
+    inputs = name_inputs(request, {path: _digest_now(request, path, old) for path in request.files})
     changed = [name for name in sorted({*old.inputs, *inputs}) if old.inputs.get(name) != inputs.get(name)]
     if changed or old.run_name != request.run_name:
         what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"
@@ -87,6 +105,14 @@ def standing(target: Path, request: Request) -> Standing:
             return Standing(reason=f"it holds more than is asked for ({', '.join([*more, *foreign])})")
         return Standing(replaceable=True, reason="it is not complete")
     return Standing(current=old)
+
+
+def _digest_now(request: Request, path: Path, old: Analysis) -> str:
+    """The digest of a file; that of the old result where its store says that it has not changed since."""
+    name, mark = _name(path, request.run_folder), request.site.mark(path)
+    if mark is not None and name in old.inputs and old.store_marks.get(name) == mark:
+        return old.inputs[name]
+    return request.digest(path)
 
 
 def _own(analysis: Analysis) -> set[str]:

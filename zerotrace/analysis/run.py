@@ -24,6 +24,7 @@ from zerotrace.analysis.memory.reading import MeasuredRanks, measure_ranks, memo
 from zerotrace.analysis.memory.report import memory_report, theory_alone
 from zerotrace.analysis.overlap_tax import sum_up, tell
 from zerotrace.analysis.own_time import OwnTimes
+from zerotrace.analysis.progress import Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
@@ -65,6 +66,7 @@ from zerotrace.schema import (
     WIRE,
     TableSchema,
 )
+from zerotrace.site import Site
 from zerotrace.store import (
     ANALYSIS_FILE,
     ANALYSIS_FOLDER,
@@ -128,7 +130,8 @@ def analyze(
     out: Path | None = None,
     options: AnalyzeOptions | None = None,
     render: Renderer | None = None,
-    progress: Callable[[str], None] | None = None,
+    site: Site | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Analysis, Path, bool]:
     """Analyses the traces of one run.
 
@@ -137,7 +140,8 @@ def analyze(
         out: folder to write; ``<run folder>/analysis`` by default.
         options: see :class:`AnalyzeOptions`.
         render: draws the report from the analysis and the event tables; ``None`` for no report.
-        progress: is told what was done, one line at a time.
+        site: where the files of the run lie; on this machine by default.
+        watch: sees how far the work is.
 
     Returns:
         The analysis, the folder it lies in, and whether it was there already: the same traces, analysed by this
@@ -149,7 +153,7 @@ def analyze(
         ComparisonError: if the baseline does other work.
     """
     started = time.perf_counter()
-    options = options or AnalyzeOptions()
+    options, site, watch = options or AnalyzeOptions(), site or Site(), watch or Unwatched()
     run_folder = _run_folder(inputs)
     target = out if out is not None else run_folder / ANALYSIS_FOLDER
     candidates, logs, links = find_candidates(inputs), find_logs(inputs), link_notes(inputs)
@@ -172,6 +176,7 @@ def analyze(
             "stage": options.stage,
             "params": options.num_params,
         },
+        site=site,
     )
     found = Standing() if options.force else standing(target, request)
     if found.current is not None:
@@ -181,6 +186,7 @@ def analyze(
         check_baseline(baseline, request.run_name, manifest)
     replaceable = options.force or found.replaceable
     without_locks: list[Diagnostic] = []
+    site.claim()
     with new_folder(
         target,
         replace=replaceable,
@@ -189,14 +195,19 @@ def analyze(
         without_locks=lambda: without_locks.append(_NO_LOCKS),
     ) as folder:
         readings, skipped, digests = read_ranks(
-            candidates, folder, options.attribution, options.jobs, progress, options.limits
+            candidates, folder, options.attribution, options.jobs, options.limits, site, watch
         )
+        watch.stage("Putting the ranks together")
         windows = [window for reading in readings for window in reading.windows]
         meeting = meet([reading.analysis for reading in readings], hosts_of_ranks(readings, manifest), windows)
-        measured = _measure(run_folder, manifest, readings, options.jobs)
+        watch.stage("Measuring memory")
+        measured = _measure(run_folder, manifest, readings, options.jobs, site)
+        watch.stage("Looking for causes")
         unread = [path for path in (*logs, *beside) if path not in measured.digests]
-        contents = name_inputs(request, {**digests, **measured.digests, **{path: digest_file(path) for path in unread}})
-        notes = [*without_locks, *links, *skipped, *(note for path in logs for note in log_notes(path))]
+        contents = name_inputs(
+            request, {**digests, **measured.digests, **{path: request.digest(path) for path in unread}}
+        )
+        notes = [*without_locks, *links, *skipped, *_log_notes(request, logs)]
         contradiction = _stage_contradiction(readings, told)
         if contradiction is not None:
             told = replace(told, contradiction=contradiction.message.partition(":")[0])
@@ -232,6 +243,7 @@ def analyze(
         analysis = replace(analysis, outputs=tuple(sorted(outputs)))
         write_analysis(folder, analysis)
         if render is not None:
+            watch.stage("Drawing the report")
             # Drawn from what is stored, as `zerotrace report` will draw it: JSON does not keep 1 and 1.0 apart.
             stored = read_analysis(folder)
             tables = read_tables(folder, stored, render.tables)
@@ -297,6 +309,7 @@ def _assemble(
         reductions=tuple(step for reading in readings for step in reading.analysis.reductions),
         wire=_wire(readings, steps, told),
         inputs=inputs,
+        store_marks=request.marks(),
         options=request.options,
     )
 
@@ -362,12 +375,18 @@ def _stage_contradiction(readings: Sequence[RankReading], told: LedgerRequest) -
     return stage_contradiction([reading.analysis.traffic for reading in readings], labels, steps, told)
 
 
+def _log_notes(request: Request, logs: Sequence[Path]) -> Iterator[Diagnostic]:
+    for path in logs:
+        with request.site.file(path).whole() as here:
+            yield from log_notes(here)
+
+
 def _measure(
-    run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], jobs: int | None
+    run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], jobs: int | None, site: Site
 ) -> MeasuredRanks:
     if manifest is None:
         return MeasuredRanks(ranks=(), curve=None, timeline=None, diagnostics=(), digests={})
-    return measure_ranks(run_folder, manifest, {reading.source.rank for reading in readings}, jobs)
+    return measure_ranks(run_folder, manifest, {reading.source.rank for reading in readings}, jobs, site)
 
 
 def _with_memory(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from zerotrace.cli.places import Place, at_hand
 from zerotrace.cli.quantity import Quantity
-from zerotrace.cli.terminal import end_in_order, print_data, printable, shell_path
+from zerotrace.cli.terminal import end_in_order, print_data
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zerotrace.address import Url
     from zerotrace.model import Analysis
 
 
 @click.command(epilog="Example: zerotrace analyze traces/stage3")
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR | TRACE...")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to write; DIR/analysis by default.")
+@click.argument("inputs", nargs=-1, required=True, type=Place(), metavar="DIR | TRACE...")
+@click.option("--out", type=Place(), metavar="DIR", help="Folder to write; DIR/analysis by default.")
 @click.option(
     "--attribute",
     type=click.Choice(["clip", "launch"]),
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR",
     help="A capture of the same work on a single device (`zerotrace capture --engine single`): its step is subtracted.",
 )
@@ -52,11 +54,12 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace an existing result.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything weakens the figures (a warning).")
 @click.option("--json", "as_json", is_flag=True, help="Print analysis.json instead of the summary.")
+@click.option("--quiet", is_flag=True, help="Say nothing on stderr but what went wrong: no progress, no last words.")
 def analyze(
-    inputs: tuple[Path, ...],
-    out: Path | None,
+    inputs: tuple[Path | Url, ...],
+    out: Path | Url | None,
     attribute: str,
-    baseline: Path | None,
+    baseline: Path | Url | None,
     report: bool,
     hta: bool,
     stage: int | None,
@@ -66,17 +69,19 @@ def analyze(
     force: bool,
     strict: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Take the steps of a run apart.
 
     Reads the Kineto trace of every rank in DIR (gzip or plain JSON), and writes Parquet tables, analysis.json and
-    report.html.
+    report.html. DIR may lie in a store, as s3://bucket/run does, and so may what --out and --baseline name.
     """
     # Linear algebra is never used, and starting its threads takes longer than importing the rest of numpy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     end_in_order()
     from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
+    from zerotrace.cli.watch import watching
     from zerotrace.ingest.unpack import UnpackLimits
     from zerotrace.model import Attribution
     from zerotrace.store import ANALYSIS_FILE, REPORT_FILE, doubting
@@ -87,31 +92,35 @@ def analyze(
         from zerotrace.report.rows import EVENT_COLUMNS
 
         renderer = Renderer(render, EVENT_COLUMNS, TABLES)
-    options = AnalyzeOptions(
-        attribution=Attribution(attribute),
-        hta=hta,
-        jobs=jobs,
-        force=force,
-        baseline=baseline,
-        stage=stage,
-        num_params=params,
-        limits=UnpackLimits(unpacked_bytes=max_trace_size, ratio=None) if max_trace_size is not None else None,
-    )
-    talk = (lambda line: click.echo(printable(line), err=True)) if sys.stderr.isatty() else None
-    analysis, folder, reused = run(inputs, out, options, renderer, talk)
-    if as_json:
-        print_data((folder / ANALYSIS_FILE).read_bytes())
-    else:
-        from zerotrace.cli.summary import print_summary
+    with at_hand() as places:
+        options = AnalyzeOptions(
+            attribution=Attribution(attribute),
+            hta=hta,
+            jobs=jobs,
+            force=force,
+            baseline=places.analysis(baseline) if baseline is not None else None,
+            stage=stage,
+            num_params=params,
+            limits=UnpackLimits(unpacked_bytes=max_trace_size, ratio=None) if max_trace_size is not None else None,
+        )
+        traces, target, site = places.to_analyse(inputs, out)
+        with watching(quiet) as watch:
+            analysis, folder, reused = run(traces, target, options, renderer, site, watch)
+            if site is not None and not reused:
+                watch.stage("Sending the result")
+                places.send_result(folder)
+        if as_json:
+            print_data((folder / ANALYSIS_FILE).read_bytes())
+        else:
+            from zerotrace.cli.summary import print_summary
 
-        with doubting(folder) if reused else nullcontext():
-            print_summary(analysis)
-    if reused:
-        click.echo("The traces are unchanged: this is the earlier result; --force makes it anew.", err=True)
-    if report:
-        click.echo(f"Report: {shell_path(folder / REPORT_FILE)}", err=as_json)
-    else:
-        click.echo(f"Tables: {shell_path(folder)}", err=as_json)
+            with doubting(folder) if reused else nullcontext():
+                print_summary(analysis)
+        if not quiet:
+            if reused:
+                click.echo("The traces are unchanged: this is the earlier result; --force makes it anew.", err=True)
+            written = f"Report: {places.name(folder / REPORT_FILE)}" if report else f"Tables: {places.name(folder)}"
+            click.echo(written, err=as_json)
     if strict:
         _refuse_warnings(analysis)
 

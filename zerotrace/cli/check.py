@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zerotrace.address import Url
+from zerotrace.cli.places import Place, at_hand
 from zerotrace.cli.terminal import print_data, printable
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def _conditions(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=Place(), metavar="DIR")
 @click.option(
     "--fail-if",
     "conditions",
@@ -69,7 +71,7 @@ def _conditions(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
 )
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR",
     help="Exit with 3 where the run is worse than this one, beyond the noise of both.",
 )
@@ -78,9 +80,9 @@ def _conditions(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, 
 @click.pass_context
 def check(
     ctx: click.Context,
-    folder: Path,
+    folder: Path | Url,
     conditions: tuple[Condition, ...],
-    baseline: Path | None,
+    baseline: Path | Url | None,
     listing: bool,
     as_json: bool,
 ) -> None:
@@ -96,18 +98,21 @@ def check(
     from zerotrace.errors import ComparisonError, ExitCode
     from zerotrace.store import doubting, to_json
 
-    analysis = _read(folder)
-    other = _read(baseline) if baseline else None
-    with doubting(*filter(None, (folder, baseline))):
-        if listing:
-            _print_list(analysis)
-            return
-        found = judge(analysis, conditions, other, str(baseline) if baseline else None)
-        if as_json:
-            print_data(to_json(found))
-        else:
-            for line in check_lines(found):
-                _say(line)
+    with at_hand() as places:
+        here = places.analysis(folder)
+        analysis = _read(here)
+        there = places.analysis(baseline) if baseline else None
+        other = _read(there) if there else None
+        with doubting(*filter(None, (here, there))):
+            if listing:
+                _print_list(analysis)
+                return
+            found = judge(analysis, conditions, other, str(baseline) if baseline else None)
+            if as_json:
+                print_data(to_json(found))
+            else:
+                for line in check_lines(found):
+                    _say(line)
     if found.unknown:
         raise ComparisonError(
             "; ".join(found.unknown),

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from zerotrace.cli.ablation import ablation_lines
+from zerotrace.cli.places import Place, at_hand
 from zerotrace.cli.terminal import print_data, printable, shell_path
 from zerotrace.units import GIB, NS_PER_MS
 
 if TYPE_CHECKING:
+    from zerotrace.address import Url
     from zerotrace.analysis.captured import CapturedRun
+    from zerotrace.cli.places import Places
     from zerotrace.model import ComparedRun, Comparison, LadderStep
 
 _EPILOG = """\b
@@ -30,12 +33,12 @@ single device, its step is the baseline: step − baseline is what the study cal
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@click.argument("folders", nargs=-1, required=True, type=Place(), metavar="DIR...")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the study's CSV: one row a run.")
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with figures and tables.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path | None, force: bool) -> None:
+def compare(folders: tuple[Path | Url, ...], as_csv: bool, as_json: bool, html: Path | None, force: bool) -> None:
     """Put captures side by side.
 
     Reads the manifest of each capture, and its analysis where there is one.
@@ -48,13 +51,23 @@ def compare(folders: tuple[Path, ...], as_csv: bool, as_json: bool, html: Path |
     from zerotrace.store import doubting
 
     notes: list[str] = []
-    runs = [_read(folder, notes) for folder in folders]
-    with doubting(*folders):
-        _tell(put_side_by_side(runs, notes), folders, html, as_csv=as_csv, as_json=as_json, force=force)
+    with at_hand() as places:
+        here = [places.analysis(folder) for folder in folders]
+        runs = [_read(folder, notes) for folder in here]
+        with doubting(*here):
+            comparison = put_side_by_side(runs, [places.words(note) for note in notes])
+            _tell(comparison, here, places, html, as_csv=as_csv, as_json=as_json, force=force)
 
 
 def _tell(
-    comparison: Comparison, folders: Sequence[Path], html: Path | None, *, as_csv: bool, as_json: bool, force: bool
+    comparison: Comparison,
+    folders: Sequence[Path],
+    places: Places,
+    html: Path | None,
+    *,
+    as_csv: bool,
+    as_json: bool,
+    force: bool,
 ) -> None:
     if html is not None:
         _write_page(comparison, html, force)
@@ -80,7 +93,7 @@ def _tell(
         for ablation in comparison.ablations:
             for line in ablation_lines(ablation):
                 click.echo(printable(line))
-        _hint_at_analysis(folders, comparison)
+        _hint_at_analysis(folders, comparison, places)
     for note in comparison.notes:
         click.echo(printable(f"Note: {note}"), err=True)
     if html is not None:
@@ -116,7 +129,7 @@ def _read(folder: Path, notes: list[str]) -> CapturedRun:
     return CapturedRun(name=name, manifest=manifest, analysis=analysis)
 
 
-def _hint_at_analysis(folders: Sequence[Path], comparison: Comparison) -> None:
+def _hint_at_analysis(folders: Sequence[Path], comparison: Comparison, places: Places) -> None:
     """Says how exposed time comes to be known, where a run is not analysed yet."""
     from zerotrace.store import has_analysis
 
@@ -124,7 +137,7 @@ def _hint_at_analysis(folders: Sequence[Path], comparison: Comparison) -> None:
     waiting = [folder for folder in waiting if not has_analysis(folder)]
     if waiting:
         others = f", and the {len(waiting) - 1} others" if len(waiting) > 2 else ", and the other" * (len(waiting) - 1)
-        command = f"zerotrace analyze {shell_path(waiting[0])}"
+        command = f"zerotrace analyze {places.name(waiting[0])}"
         click.echo(printable(f"Note: exposed is unknown until a run is analysed: `{command}`{others}."), err=True)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from zerotrace.address import Url
+from zerotrace.cli.places import Place, at_hand
 from zerotrace.cli.terminal import end_in_order, shell_path
 
 _EPILOG = """\b
@@ -21,7 +23,7 @@ same name.
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=Place(), metavar="DIR")
 @click.option(
     "--perfetto",
     "target",
@@ -32,7 +34,7 @@ same name.
 )
 @click.option("--host/--no-host", default=True, help="Write the threads of the host, or the devices alone.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def export(folder: Path, target: Path, host: bool, force: bool) -> None:
+def export(folder: Path | Url, target: Path, host: bool, force: bool) -> None:
     """Write an analysis for other tools.
 
     DIR is a run that was analysed, or its analysis folder; the traces are not needed. All ranks lie on one clock. Each
@@ -45,8 +47,10 @@ def export(folder: Path, target: Path, host: bool, force: bool) -> None:
     from zerotrace.store import doubting
     from zerotrace.units import format_bytes, format_count
 
-    with doubting(folder):
-        done = export_perfetto(folder, target, host=host, replace=force)
+    with at_hand() as places:
+        here = places.analysis(folder, tables=True)
+        with doubting(here):
+            done = export_perfetto(here, target, host=host, replace=force)
     if not done.aligned:
         click.echo("Note: the clocks of the ranks lie more than 104 days apart: here they begin together.", err=True)
     ranks = f"{done.num_ranks} rank{'' if done.num_ranks == 1 else 's'}"

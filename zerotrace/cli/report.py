@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
-from zerotrace.cli.terminal import end_in_order, shell_path
+from zerotrace.address import Url
+from zerotrace.cli.places import Place, at_hand
+from zerotrace.cli.terminal import end_in_order
 
 _EPILOG = """\b
 Examples:
@@ -17,18 +19,22 @@ Examples:
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-def report(folder: Path) -> None:
+@click.argument("folder", type=Place(), metavar="DIR")
+def report(folder: Path | Url) -> None:
     """Draw report.html again, without the traces.
 
     DIR is a run that was analysed, or its analysis folder. The page comes from the tables and analysis.json alone, and
-    replaces the one that is there.
+    replaces the one that is there, in a store too.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in analyze
     end_in_order()
     from zerotrace.report.redraw import redraw
     from zerotrace.store import doubting
 
-    with doubting(folder):
-        page = redraw(folder)
-    click.echo(f"Report: {shell_path(page)}")
+    with at_hand() as places:
+        here = places.analysis(folder, tables=True)
+        with doubting(here):
+            page = redraw(here)
+        if isinstance(folder, Url):
+            places.mirror.send_beside(page)
+        click.echo(f"Report: {places.name(page)}")

@@ -165,6 +165,9 @@ class Analysis:
     manifest: RunManifest | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digest of every file that was looked at, the manifest included, by its name within the run."""
+    store_marks: Mapping[str, str] = field(default_factory=dict)
+    """What an object store said of each input when it was listed, by the same names: its ETag, or when it was changed,
+    and its size. Empty for inputs that lay on the machine."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``zerotrace analyze`` that change what is written."""
     outputs: tuple[str, ...] = ()

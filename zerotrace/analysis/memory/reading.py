@@ -22,6 +22,7 @@ from zerotrace.ingest.snapshot import Snapshot, read_snapshot
 from zerotrace.links import LINK_HINT, is_there, leads_out
 from zerotrace.model import Diagnostic, Level, MemoryCurve, RankMemory, RankRecord, RunManifest
 from zerotrace.schema import MEMORY
+from zerotrace.site import Site, SiteFile
 from zerotrace.units import format_bytes
 
 # A replay that misses the gauge by more than this part of it deserves a word.
@@ -52,7 +53,11 @@ def memory_files(run_folder: Path, manifest: RunManifest | None) -> list[Path]:
 
 
 def measure_ranks(
-    run_folder: Path, manifest: RunManifest, ranks: Collection[int], jobs: int | None = None
+    run_folder: Path,
+    manifest: RunManifest,
+    ranks: Collection[int],
+    jobs: int | None = None,
+    site: Site | None = None,
 ) -> MeasuredRanks:
     """Measures the memory of every rank.
 
@@ -63,9 +68,19 @@ def measure_ranks(
         manifest: names the files and holds the gauges.
         ranks: those of the run that are analysed.
         jobs: processes that read at once; by default one a core.
+        site: where the files lie; on this machine by default.
     """
+    site = site or Site()
     records = [record for record in manifest.ranks if record.rank in ranks]
-    work = [(run_folder, record) for record in records]
+    work = [
+        (
+            run_folder,
+            record,
+            _file(site, run_folder, record.owners_file),
+            _file(site, run_folder, record.snapshot_file),
+        )
+        for record in records
+    ]
     count = worker_count(len([r for r in records if r.snapshot_file]), jobs)
     if count <= 1:
         found = [_measure_rank(*task) for task in work]
@@ -101,37 +116,42 @@ class _Part:
     digests: Mapping[Path, str]
 
 
-def _measure_rank(run_folder: Path, record: RankRecord) -> _Part:
+def _measure_rank(
+    run_folder: Path, record: RankRecord, owners_file: SiteFile | None, snapshot_file: SiteFile | None
+) -> _Part:
     # a snapshot makes hundreds of thousands of objects and no cycles
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
-        return _measure(run_folder, record)
+        return _measure(run_folder, record, owners_file, snapshot_file)
     finally:
         if gc_was_on:
             gc.enable()
 
 
-def _measure(run_folder: Path, record: RankRecord) -> _Part:
+def _measure(
+    run_folder: Path, record: RankRecord, owners_file: SiteFile | None, snapshot_file: SiteFile | None
+) -> _Part:
     notes: list[Diagnostic] = list(_leads_elsewhere(run_folder, record))
     digests: dict[Path, str] = {}
     owners: Owners | None = None
     snapshots: list[Snapshot] = []
-    owners_path, snapshot_path = (_path(run_folder, name) for name in (record.owners_file, record.snapshot_file))
-    for path in (owners_path, snapshot_path):
-        if path is not None and not is_there(path):
-            message = f"{path.name}: named in the manifest, and not there"
-            notes.append(_warn("memory_file_missing", message, path.name, _PUT_BACK))
-    if owners_path is not None and is_there(owners_path):
+    for file in (owners_file, snapshot_file):
+        if file is not None and not _has(file):
+            message = f"{file.path.name}: named in the manifest, and not there"
+            notes.append(_warn("memory_file_missing", message, file.path.name, _PUT_BACK))
+    if owners_file is not None and _has(owners_file):
         try:
-            owners, digests[owners_path] = read_owners(owners_path)
+            with owners_file.whole() as path:
+                owners, digests[owners_file.path] = read_owners(path)
         except SnapshotError as error:
-            notes.append(_warn(error.code, str(error), owners_path.name, error.hint))
-    if snapshot_path is not None and is_there(snapshot_path):
+            notes.append(_warn(error.code, str(error), owners_file.path.name, error.hint))
+    if snapshot_file is not None and _has(snapshot_file):
         try:
-            snapshots, digests[snapshot_path] = read_snapshot(snapshot_path)
+            with snapshot_file.whole() as path:
+                snapshots, digests[snapshot_file.path] = read_snapshot(path)
         except SnapshotError as error:
-            notes.append(_warn(error.code, str(error), snapshot_path.name, error.hint))
+            notes.append(_warn(error.code, str(error), snapshot_file.path.name, error.hint))
     believed = check_files(
         record, owners, snapshots[0] if snapshots else None, record.owners_file or "", record.snapshot_file or ""
     )
@@ -186,9 +206,13 @@ def _names(record: RankRecord) -> list[str]:
     return [name for name in named if name is not None and _is_beside(name)]
 
 
-def _path(run_folder: Path, name: str | None) -> Path | None:
+def _file(site: Site, run_folder: Path, name: str | None) -> SiteFile | None:
     path = run_folder / name if name is not None and _is_beside(name) else None
-    return None if path is not None and leads_out(path) else path  # as `_leads_elsewhere` says
+    return None if path is None or leads_out(path) else site.file(path)  # as `_leads_elsewhere` says
+
+
+def _has(file: SiteFile) -> bool:
+    return file.source is not None or is_there(file.path)
 
 
 def _is_beside(name: str) -> bool:
