@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 READY := $(VENV)/.ready
 RUN ?= traces/stage3
+BIG ?= 300MB 2GB
 CASES ?= ../shared/cases
 TESTS := not gpu and not bench
 # Captures start ranks on every core themselves; all other tests run one file a core.
@@ -45,8 +46,8 @@ format: $(READY) ## let ruff mend what it can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## this tool and HTA side by side: make bench RUN=traces/stage3
-	$(BIN)/python tools/bench.py $(RUN)
+bench: $(READY) ## this tool, HTA and plain readers in turn, into docs/benchmarks.md: make bench RUN=folders BIG="300MB 2GB"
+	$(BIN)/python tools/bench.py $(RUN) $(addprefix --big ,$(BIG)) --write docs/benchmarks.md $(ARGS)
 
 lock: ## bring requirements.lock up to pyproject.toml; UPGRADE=1 takes the newest of everything
 	PYTHON=$(PYTHON) tools/lock.sh
