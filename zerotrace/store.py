@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -203,13 +204,38 @@ def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tupl
         yield rank, _read_parquet(events_file(folder, rank), columns)
 
 
-def write_events(folder: Path, number: int, table: pa.Table) -> None:
-    """Writes the events of the ``number``-th trace, before it is known whether its rank is its own."""
-    path = _unnamed_events(folder, number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir()
-    with (path / _EVENTS_PART).open("xb") as stream:
-        _write_parquet(table, stream)
+class EventsWriter:
+    """Writes the events of one trace slice by slice, before it is known whether its rank is its own.
+
+    Args:
+        folder: an analysis folder.
+        number: which of the traces it is.
+
+    Use as a context manager. Nothing is written before the first slice.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._path = _unnamed_events(folder, number)
+        self._files = ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> EventsWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def write(self, events: pa.Table) -> None:
+        """Writes the next rows, as a row group of their own."""
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.mkdir()
+            stream = self._files.enter_context((self._path / _EVENTS_PART).open("xb"))
+            writer = pq.ParquetWriter(stream, events.schema, **_parquet_options(events.schema))
+            self._writer = self._files.enter_context(writer)
+        self._writer.write_table(events, row_group_size=max(events.num_rows, 1))
 
 
 def name_events(folder: Path, number: int, rank: int) -> None:
@@ -259,10 +285,14 @@ def _nulls_first(value: Any) -> tuple[bool, Any]:
 
 
 def _write_parquet(table: pa.Table, stream: object) -> None:
-    names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    numbers = {field.name: "DELTA_BINARY_PACKED" for field in table.schema if pa.types.is_integer(field.type)}
+    pq.write_table(table, stream, **_parquet_options(table.schema))
+
+
+def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    names = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     # Times and ids rise by little from row to row: their differences take a third of the space and less time.
-    pq.write_table(table, stream, compression="zstd", use_dictionary=names, column_encoding=numbers)
+    numbers = {field.name: "DELTA_BINARY_PACKED" for field in schema if pa.types.is_integer(field.type)}
+    return {"compression": "zstd", "use_dictionary": names, "column_encoding": numbers}
 
 
 def _read_parquet(path: Path, columns: list[str] | None) -> pa.Table:

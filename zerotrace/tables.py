@@ -41,6 +41,12 @@ def bool_array(values: npt.NDArray[np.int64], present: BoolArray, type_: pa.Data
     )
 
 
+def mask_array(mask: BoolArray) -> pa.BooleanArray:
+    """A column of truth values without nulls, to filter tables by."""
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), mask.size, [None, bits])
+
+
 def text_array(codes: npt.NDArray[np.int32], distinct: Sequence[str]) -> pa.DictionaryArray:
     """A dictionary-encoded text column.
 

@@ -50,9 +50,9 @@ def test_a_bomb_is_refused_before_it_has_cost_much(tmp_path: Path) -> None:
         "import resource, sys\n"
         "from pathlib import Path\n"
         "from zerotrace.errors import TraceError\n"
-        "from zerotrace.ingest.files import read_trace_bytes\n"
+        "from zerotrace.ingest.blocks import TraceText\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try: read_trace_bytes(Path(sys.argv[1]))\n"
+        "try: TraceText(Path(sys.argv[1])).whole()\n"
         "except TraceError as error: print(error.code, error.hint)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
@@ -91,7 +91,7 @@ def test_pieces_and_members_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -
     chance = random.Random(7)
     for _ in range(400):
         monkeypatch.setattr(unpack, "_UNSEEN_BYTES", chance.choice([1, 7, 100, 5000]))
-        monkeypatch.setattr(unpack, "_UNSEEN_RATIO", chance.choice([0, 1, 3]))
+        monkeypatch.setattr(unpack, "_BLOCK", chance.choice([1, 64, 5000]))
         monkeypatch.setattr(unpack, "_LARGEST_INPUT", chance.choice([1, 16, 300]))
         monkeypatch.setattr(unpack, "_SMALLEST_INPUT", chance.choice([1, 10]))
         parts = [

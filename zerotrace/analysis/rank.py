@@ -93,17 +93,26 @@ class RankAnalysis:
 
 
 def analyse_rank(
-    rank: int, file: str, events: pa.Table, windows: Sequence[StepWindow], mode: Mode, attribution: Attribution
+    rank: int,
+    file: str,
+    events: pa.Table,
+    windows: Sequence[StepWindow],
+    mode: Mode,
+    attribution: Attribution,
+    *,
+    first_ns: int,
 ) -> RankAnalysis:
     """Takes one rank apart.
 
     Args:
         rank: global rank.
         file: name of its trace, for diagnostics.
-        events: rows of :data:`zerotrace.schema.EVENTS`.
+        events: rows of :data:`zerotrace.schema.EVENTS`, those of :func:`~zerotrace.analysis.needed.needed_rows` at
+            least.
         windows: the rank's step windows.
         mode: device or host time.
         attribution: how rows are given to steps.
+        first_ns: start of the first event of the trace.
     """
     times, launches, labels = device_times(events), find_launches(events), find_labels(events)
     causes = [device_causes(events, time, launches) for time in times]
@@ -132,7 +141,7 @@ def analyse_rank(
     )
     return RankAnalysis(
         rank=rank,
-        first_ns=int(ints(events, "start_ns").min()),
+        first_ns=first_ns,
         partition=partition,
         comm={time.device: time.comm for time in times},
         exposed=exposed,

@@ -12,7 +12,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy.ma  # noqa: F401 - numpy's set functions import it when first called: once here, not in every worker
+import pyarrow as pa
 
+from zerotrace.analysis.needed import needed_rows
 from zerotrace.analysis.progress import Meter, ReadingPhase, Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
@@ -22,7 +24,7 @@ from zerotrace.ingest.rank import ingest_rank
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 from zerotrace.site import Site, SiteFile
-from zerotrace.store import name_events, write_events
+from zerotrace.store import EventsWriter, name_events
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
 # rank's may be anything: it is skipped, and that is said.
@@ -176,7 +178,13 @@ def _read_file(
     meter: Meter,
 ) -> RankReading | _Skipped:
     try:
-        trace = ingest_rank(path, limits)
+        with EventsWriter(folder, number) as writer:
+
+            def keep(events: pa.Table, mode: Mode) -> pa.Table:
+                writer.write(events)
+                return needed_rows(events, mode)
+
+            trace = ingest_rank(path, limits, folder=folder, keep=keep, advance=meter.advance)
     except TraceError as error:
         if error.code in _NO_TRACE and not alone and not is_named_as_rank(path):
             name = name_of(path)
@@ -187,9 +195,10 @@ def _read_file(
             )
         raise
     source = trace.source
-    meter.advance(source.num_bytes, source.num_events)
-    write_events(folder, number, trace.events)
-    analysis = analyse_rank(source.rank, source.file, trace.events, trace.windows, trace.mode, attribution)
+    events = trace.events.combine_chunks()
+    analysis = analyse_rank(
+        source.rank, source.file, events, trace.windows, trace.mode, attribution, first_ns=trace.first_ns
+    )
     return RankReading(
         source=source,
         mode=trace.mode,

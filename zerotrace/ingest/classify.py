@@ -36,6 +36,9 @@ _CAT_TODAY = {
     "concurrent_kernel": "kernel",
 }
 
+#: The host operator that carries a collective's metadata.
+COLLECTIVE_OPERATOR = "record_param_comms"
+
 #: ``Collective name`` values of rows that only wait and move nothing.
 NOT_COLLECTIVES = frozenset({"wait"})
 
@@ -115,6 +118,6 @@ def host_category(cat: str, name: str, on_gloo_thread: bool) -> Category | None:
     """
     if name.startswith("gloo:") and cat in ANNOTATION_CATS:
         return Category.COMM
-    if cat == "cpu_op" and not on_gloo_thread and not name.startswith(("c10d::", "record_param_comms")):
+    if cat == "cpu_op" and not on_gloo_thread and not name.startswith(("c10d::", COLLECTIVE_OPERATOR)):
         return Category.COMPUTE
     return None

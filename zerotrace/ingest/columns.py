@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,58 @@ class Texts:
         return text_array(self.codes, self.distinct)
 
 
+class TextPool:
+    """Distinct texts, numbered as they turn up: columns that are encoded by one pool share their codes.
+
+    Args:
+        change: what is made of each distinct text first.
+    """
+
+    def __init__(self, change: Callable[[str], str] | None = None) -> None:
+        self._numbers = _Numbers(change)
+
+    @property
+    def distinct(self) -> list[str]:
+        """The text of each code."""
+        return list(self._numbers.texts)
+
+    def encode(self, values: Sequence[Any]) -> npt.NDArray[np.int32]:
+        """The code of each value: -1 for ``None``; whatever else is no string is taken by its ``str``."""
+        number = self._numbers.__getitem__
+        try:
+            return np.fromiter(map(number, values), np.int32, len(values))
+        except TypeError:  # a list or an object in the place of a name
+            return np.fromiter((number(_as_text(value)) for value in values), np.int32, len(values))
+
+    def number(self, text: str) -> int | None:
+        """The code of a text; ``None`` if it did not turn up."""
+        return self._numbers.texts.get(text)
+
+    def texts(self, codes: npt.NDArray[np.int32]) -> Texts:
+        """A column of such codes."""
+        return Texts(codes, self.distinct)
+
+
+class _Numbers(dict[Any, int]):
+    """Value -> code, made when a value is first asked for."""
+
+    def __init__(self, change: Callable[[str], str] | None) -> None:
+        super().__init__({None: -1})
+        self.texts: dict[str, int] = {}
+        self._change = change
+
+    def __missing__(self, value: Any) -> int:
+        text = str(_as_text(value))
+        if self._change is not None:
+            text = self._change(text)
+        self[value] = code = self.texts.setdefault(text, len(self.texts))
+        return code
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else str(value)
+
+
 @dataclass(frozen=True, eq=False)
 class Ints:
     """A column of integers.
@@ -127,7 +180,14 @@ class Ints:
         present = np.array([value is not None for value in known], dtype=bool)
         return cls(np.array([value or 0 for value in known], dtype=np.int64), present)
 
-    def take(self, rows: Int64Array) -> Ints:
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ints]) -> Ints:
+        """Several columns as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(np.concatenate([part.values for part in parts]), np.concatenate([part.present for part in parts]))
+
+    def take(self, rows: Int64Array | BoolArray) -> Ints:
         """The column at ``rows``."""
         return Ints(self.values[rows], self.present[rows])
 
@@ -147,6 +207,14 @@ class Ints:
         if type_ == pa.int32():
             fits = fits & (self.values == self.values.astype(np.int32))
         return int_array(self.values, fits, type_)
+
+
+def number_in(value: Any) -> int | None:
+    """``7`` of ``7`` and of ``"stream 7"``."""
+    if isinstance(value, int):
+        return value
+    digits = re.search(r"\d+", value) if isinstance(value, str) else None
+    return as_int(digits[0]) if digits else None
 
 
 def as_int(value: Any) -> int | None:

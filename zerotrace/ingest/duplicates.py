@@ -2,59 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from zerotrace.ingest.columns import Texts
-from zerotrace.ingest.kineto import Args, Event
+from zerotrace.ingest.columns import Ints
+from zerotrace.ingest.files import name_of
+from zerotrace.ingest.rows import EventRows
 from zerotrace.intervals import Int64Array
+from zerotrace.model import Diagnostic, Level
 from zerotrace.tables import BoolArray
 
 
-def find_duplicates(
-    events: Sequence[Event],
-    args: Sequence[Args],
-    names: Texts,
-    start_ns: Int64Array,
-    dur_ns: Int64Array,
-    is_device: BoolArray,
-) -> BoolArray:
-    """Rows that repeat one before them: equal name, start, duration, place and ids. All arguments have one entry a row.
+def without_duplicates(rows: EventRows, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
+    """The rows without those that repeat one before them.
+
+    Args:
+        rows: rows in file order.
+        path: for messages.
+        diagnostics: what is removed is added here.
+    """
+    repeated = find_duplicates(rows)
+    count = int(repeated.sum())
+    if not count:
+        return rows
+    noun = ("device row" if rows.is_device.any() else "host event") + ("" if count == 1 else "s")
+    diagnostics.append(
+        Diagnostic(
+            code="duplicate_events",
+            level=Level.WARNING,
+            file=name_of(path),
+            count=count,
+            event=int(rows.position[repeated][0]),
+            message=f"{name_of(path)}: {count} {noun} removed that repeat another one in name, time, place and ids",
+            hint="the profiler delivered a buffer twice; each record is counted once",
+        )
+    )
+    return rows.without(repeated)
+
+
+def find_duplicates(rows: EventRows) -> BoolArray:
+    """Rows that repeat one before them: equal name, start, duration, place and ids.
 
     Kernels of one launch share its correlation id, but never all of this: a stream runs no two equal kernels at one
     moment. Host rows are looked at only where there are no others: elsewhere nothing but their time is counted.
 
-    Args:
-        events: the events, in file order.
-        args: their arguments.
-        names: their names.
-        start_ns: their starts.
-        dur_ns: their durations.
-        is_device: which of them are rows of device time.
-
     Returns:
         Shape ``(n,)``.
     """
-    repeated = np.zeros(start_ns.size, dtype=bool)
-    device = bool(is_device.any())
-    rows = np.flatnonzero(is_device) if device else np.arange(start_ns.size)
-    order = rows[np.argsort(start_ns[rows], kind="stable")]
-    start, dur, name = start_ns[order], dur_ns[order], names.codes[order]
+    repeated = np.zeros(len(rows), dtype=bool)
+    device = bool(rows.is_device.any())
+    looked_at = np.flatnonzero(rows.is_device) if device else np.arange(len(rows))
+    order = looked_at[np.argsort(rows.start_ns[looked_at], kind="stable")]
+    start = rows.start_ns[order]
     # Few rows share a moment; only those are looked at one by one.
     moments = start[1:][start[1:] == start[:-1]]
     if not moments.size:
         return repeated
+    candidates = order[np.isin(start, moments)]
     seen = set()
-    for place in np.flatnonzero(np.isin(start, moments)).tolist():
-        row = int(order[place])
-        what = (int(start[place]), int(dur[place]), int(name[place]))
-        key = (*what, *_identity(events[row], args[row], device))
+    for row, key in zip(candidates.tolist(), _identities(rows, candidates, device)):
         repeated[row] = key in seen
         seen.add(key)
     return repeated
 
 
-def _identity(event: Event, args: Args, device: bool) -> tuple[str, ...]:
-    place = (args.device, args.stream) if device else (args.external_id, args.legacy_external_id)
-    return tuple(map(str, (event.cat, event.pid, event.tid, args.correlation, *place)))
+def _identities(rows: EventRows, where: Int64Array, device: bool) -> Iterator[tuple[int | None, ...]]:
+    """All that tells a row from others."""
+    exact = (rows.start_ns, rows.dur_ns, rows.names.codes, rows.cats.codes)
+    columns = [column[where].tolist() for column in exact]
+    columns += [_known(column.take(where)) for column in (rows.pid, rows.tid, rows.correlation)]
+    if device:
+        entries = rows.lanes.of_rows(where)
+        columns += [_known(rows.lanes.ints(name).take(entries)) for name in ("device", "stream")]
+    else:
+        columns.append(_known(rows.external_id.take(where)))
+    return zip(*columns)
+
+
+def _known(column: Ints) -> list[int | None]:
+    return [value if known else None for value, known in zip(column.values.tolist(), column.present.tolist())]

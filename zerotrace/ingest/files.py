@@ -10,9 +10,8 @@ from pathlib import Path
 from isal import igzip
 
 from zerotrace.errors import TraceError
-from zerotrace.ingest.unpack import GZIP_MAGIC, BadGzipError, TooLargeError, UnpackLimits, gunzip
+from zerotrace.ingest.unpack import GZIP_MAGIC, BadGzipError
 from zerotrace.links import leads_out
-from zerotrace.units import format_bytes
 
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _SNIFF_BYTES = 4096
@@ -60,45 +59,8 @@ def find_candidates(inputs: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read_trace_bytes(path: Path, limits: UnpackLimits | None = None) -> tuple[bytes, str]:
-    """The JSON text of a trace, gunzipped if it is gzip, and the digest of the file as it lies on disk.
-
-    Args:
-        path: the file.
-        limits: how large it may be; by default as :class:`UnpackLimits` says.
-
-    Returns:
-        The text as bytes and its BLAKE2b-128 digest in hexadecimal.
-
-    Raises:
-        TraceError: ``unreadable`` if the system refuses, ``trace_truncated`` or ``gzip_invalid`` for broken gzip,
-            ``trace_too_large`` for what goes over a limit.
-    """
-    limits = limits or UnpackLimits()
-    data = _read_file(path, limits.unpacked_bytes)
-    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-    if not data.startswith(GZIP_MAGIC):
-        return data, digest
-    try:
-        return gunzip(data, limits), digest
-    except EOFError as error:
-        raise TraceError(
-            f"{name_of(path)}: truncated: the gzip stream ends after {len(data)} bytes without its end mark",
-            code="trace_truncated",
-            hint="the writer was stopped before it finished; capture this rank again",
-        ) from error
-    except BadGzipError as error:
-        raise TraceError(
-            f"{name_of(path)}: not a sound gzip file: {error}",
-            code="gzip_invalid",
-            hint="the file was altered or not copied whole; copy it anew, or capture this rank again",
-        ) from error
-    except TooLargeError as error:
-        raise _too_large(path, str(error)) from error
-
-
 def digest_file(path: Path) -> str:
-    """The digest of a file as it lies on disk, as :func:`read_trace_bytes` gives it.
+    """The digest of a file as it lies on disk, as :class:`~zerotrace.ingest.blocks.TraceText` gives it.
 
     Raises:
         TraceError: ``unreadable`` if the system refuses.
@@ -109,7 +71,7 @@ def digest_file(path: Path) -> str:
             while block := stream.read(1 << 20):
                 digest.update(block)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return digest.hexdigest()
 
 
@@ -156,25 +118,8 @@ def no_traces_in(inputs: Sequence[Path]) -> TraceError:
     return TraceError(f"{where}: no trace found: there is no JSON file in it", code="no_traces", hint=hint)
 
 
-def _read_file(path: Path, limit: int) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > limit:
-            raise _too_large(path, f"it has {format_bytes(size)}, more than {format_bytes(limit)}")
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _too_large(path: Path, what: str) -> TraceError:
-    return TraceError(
-        f"{name_of(path)}: too large for a trace: {what}",
-        code="trace_too_large",
-        hint="if you trust it, and have ten times as much memory, say how large it may be: --max-trace-size 64GiB",
-    )
-
-
-def _unreadable(path: Path, error: OSError) -> TraceError:
+def unreadable(path: Path, error: OSError) -> TraceError:
+    """What to say of a file that the system does not let be read."""
     return TraceError(
         f"{name_of(path)}: cannot be read: {error.strerror}", code="unreadable", hint="check that it may be read"
     )

@@ -9,7 +9,8 @@ from operator import is_
 import numpy as np
 
 from zerotrace.ingest.columns import as_int
-from zerotrace.ingest.kineto import Document, Mark, MarkArgs
+from zerotrace.ingest.kineto import Mark, MarkArgs
+from zerotrace.ingest.pieces import Piece
 from zerotrace.ingest.times import FLOAT_EXACT_BELOW_US, floats_to_ns, to_microseconds
 from zerotrace.intervals import Int64Array
 from zerotrace.model import ProfiledMemory
@@ -19,36 +20,43 @@ _NAME = "[memory]"
 _DEVICES = {0: "cpu", 1: "cuda", 20: "privateuse", 12: "xpu"}
 
 
-def profiled_memory(document: Document, rank: int, base_ns: int) -> tuple[ProfiledMemory, ...]:
-    """The totals of every device that the marks name, in the order of names.
+class MemoryMarks:
+    """Takes the marks of a trace piece by piece."""
 
-    The baseline is what the first mark says was allocated, less what it changed: blocks from before the profiler
-    started count from the beginning, and may be freed inside of it. On CPU torch counts from zero when the profiler
-    starts, so that there the baseline is unknown.
+    def __init__(self) -> None:
+        self._by_device: dict[str, list[tuple[int, int, int | None, int | None]]] = {}
 
-    Args:
-        document: the decoded trace.
-        rank: for the result.
-        base_ns: what times are relative to.
-    """
-    listed = document.traceEvents or []
-    # all in C: most traces have hundreds of thousands of events and no mark
-    marks = [mark for mark in compress(listed, map(is_, map(type, listed), repeat(Mark))) if mark.name == _NAME]
-    if not marks:
-        return ()
-    times = _times(marks)
-    by_device: dict[str, list[tuple[int, MarkArgs]]] = {}
-    for when, mark in zip(times.tolist(), marks):
-        if mark.args is not None and as_int(mark.args.total_allocated) is not None:
-            by_device.setdefault(_device(mark.args), []).append((when, mark.args))
-    return tuple(_totals(rank, device, found, base_ns) for device, found in sorted(by_device.items()))
+    def add(self, piece: Piece) -> None:
+        """Takes the marks of a piece."""
+        # all in C: most traces have hundreds of thousands of events and no mark
+        found = compress(piece.events, map(is_, map(type, piece.events), repeat(Mark)))
+        marks = [mark for mark in found if mark.name == _NAME and mark.args is not None]
+        for when, mark in zip(_times(marks).tolist(), marks):
+            level = as_int(mark.args.total_allocated)
+            if level is not None:
+                entry = (when, level, as_int(mark.args.total_reserved), as_int(mark.args.changed_bytes))
+                self._by_device.setdefault(_device(mark.args), []).append(entry)
+
+    def totals(self, rank: int, base_ns: int) -> tuple[ProfiledMemory, ...]:
+        """The totals of every device that the marks name, in the order of names.
+
+        The baseline is what the first mark says was allocated, less what it changed: blocks from before the profiler
+        started count from the beginning, and may be freed inside of it. On CPU torch counts from zero when the profiler
+        starts, so that there the baseline is unknown.
+
+        Args:
+            rank: for the result.
+            base_ns: what times are relative to.
+        """
+        return tuple(_totals(rank, device, found, base_ns) for device, found in sorted(self._by_device.items()))
 
 
-def _totals(rank: int, device: str, marks: Sequence[tuple[int, MarkArgs]], base_ns: int) -> ProfiledMemory:
+def _totals(
+    rank: int, device: str, marks: Sequence[tuple[int, int, int | None, int | None]], base_ns: int
+) -> ProfiledMemory:
     ordered = sorted(marks, key=lambda mark: mark[0])
-    levels = [as_int(args.total_allocated) or 0 for _, args in ordered]
-    reserved = [value for _, args in ordered if (value := as_int(args.total_reserved)) is not None]
-    first = as_int(ordered[0][1].changed_bytes)
+    levels = [level for _, level, _, _ in ordered]
+    first = ordered[0][3]
     peak = levels.index(max(levels))
     return ProfiledMemory(
         rank=rank,
@@ -57,7 +65,7 @@ def _totals(rank: int, device: str, marks: Sequence[tuple[int, MarkArgs]], base_
         peak_bytes=levels[peak],
         peak_ns=ordered[peak][0] + base_ns,
         end_bytes=levels[-1],
-        peak_reserved_bytes=max(reserved, default=None),
+        peak_reserved_bytes=max((reserved for _, _, reserved, _ in ordered if reserved is not None), default=None),
         num_events=len(ordered),
     )
 
@@ -71,7 +79,7 @@ def _device(args: MarkArgs) -> str:
 
 def _times(marks: Sequence[Mark]) -> Int64Array:
     microseconds = np.nan_to_num(to_microseconds([mark.ts for mark in marks]))
-    if np.abs(microseconds).max() < FLOAT_EXACT_BELOW_US:
+    if not marks or np.abs(microseconds).max() < FLOAT_EXACT_BELOW_US:
         return floats_to_ns(microseconds)
     # epoch-sized: a float holds a quarter of a microsecond, enough to say when
     return np.asarray(np.rint(microseconds).astype(np.int64) * 1000)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.errors import TraceError
+from zerotrace.ingest.blocks import TraceText
 from zerotrace.ingest.classify import ANNOTATION_CATS, RUNTIME_CATS
 from zerotrace.ingest.columns import Texts, as_int
-from zerotrace.ingest.files import name_of, rank_in_name, read_trace_bytes
-from zerotrace.ingest.kineto import Document, decode_document
-from zerotrace.ingest.marks import profiled_memory
-from zerotrace.ingest.rows import EventRows, pick_rows
+from zerotrace.ingest.duplicates import without_duplicates
+from zerotrace.ingest.files import name_of, rank_in_name
+from zerotrace.ingest.kineto import Document
+from zerotrace.ingest.marks import MemoryMarks
+from zerotrace.ingest.pieces import Piece, TracePieces, UncutError
+from zerotrace.ingest.rows import EventRows, RowsBuilder, base_time
+from zerotrace.ingest.spool import Spool
 from zerotrace.ingest.steps import doubtful_windows, outermost_windows, step_number, whole_trace_window
-from zerotrace.ingest.table import collectives_of, event_table, row_categories, without_device
+from zerotrace.ingest.table import collectives_of, event_tables, row_categories, without_device
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 
@@ -32,55 +37,97 @@ class RankTrace:
     source: TraceSource
     mode: Mode
     windows: tuple[StepWindow, ...]
+    first_ns: int
+    """Start of the first event: from when on the profiler recorded."""
     events: pa.Table
-    """Rows of :data:`zerotrace.schema.EVENTS`."""
+    """Rows of :data:`zerotrace.schema.EVENTS`, as far as they were kept."""
     diagnostics: tuple[Diagnostic, ...]
     profiled: tuple[ProfiledMemory, ...] = ()
     """Memory as the trace itself tells it; empty unless it was taken with ``profile_memory=True``."""
 
 
-def ingest_rank(path: Path, limits: UnpackLimits | None = None) -> RankTrace:
-    """Reads one trace file.
+def ingest_rank(
+    path: Path,
+    limits: UnpackLimits | None = None,
+    *,
+    folder: Path | None = None,
+    keep: Callable[[pa.Table, Mode], pa.Table] | None = None,
+    advance: Callable[[int, int], None] | None = None,
+) -> RankTrace:
+    """Reads one trace file, in memory that does not grow with its text.
 
     Args:
         path: Kineto JSON, gzip or plain, indented or not.
         limits: how large it may be; by default as :class:`UnpackLimits` says.
+        folder: where columns go meanwhile that are too large for memory; the system's own place by default.
+        keep: is given the event table slice by slice, in its order, and returns the rows of each slice that are kept
+            in memory; by default all are.
+        advance: is told after each piece how many more bytes of the file, and events, were read.
 
     Raises:
         TraceError: if the file is no trace, is damaged, or holds no device (nor gloo) activity.
+        OSError: there is no room for the columns.
     """
-    data, digest = read_trace_bytes(path, limits)
-    document, text, diagnostics = decode_document(data, path)
-    rank, rank_notes = _rank_of(document, path)
-    diagnostics += rank_notes
-    rows = pick_rows(document, text, path, diagnostics)
-    mode = _mode_of(document, rows, path)
-    collectives = collectives_of(rows)
-    category = row_categories(rows, collectives, mode)
-    windows = _windows(rank, rows, category, path, diagnostics)
-    diagnostics += _device_unknown(rows, path)
+    text = TraceText(path, limits)
+    pieces = TracePieces(text)
+    with ExitStack() as stack:
+        try:
+            builder, marks = _collect(pieces.cut(), stack.enter_context(Spool(folder)), text, advance)
+        except UncutError:
+            builder, marks = _collect([pieces.whole()], stack.enter_context(Spool(folder)), text, None)
+        document, diagnostics = pieces.document, pieces.diagnostics
+        rank, rank_notes = _rank_of(document, path)
+        diagnostics += rank_notes
+        base_ns = base_time(document, path, diagnostics)
+        rows = without_duplicates(builder.finish(base_ns, path, diagnostics), path, diagnostics)
+        mode = _mode_of(document, rows, path)
+        collectives = collectives_of(rows)
+        category = row_categories(rows, collectives, mode)
+        windows = _windows(rank, rows, category, path, diagnostics)
+        diagnostics += _device_unknown(rows, path)
+        slices = event_tables(rows, collectives, category, windows, folder)
+        kept = pa.concat_tables(slices if keep is None else (keep(events, mode) for events in slices))
+        return RankTrace(
+            source=_source(path, rank, text, pieces, rows),
+            mode=mode,
+            windows=windows,
+            first_ns=int(rows.start_ns.min()),
+            events=kept,
+            diagnostics=tuple(diagnostics),
+            profiled=marks.totals(rank, base_ns),
+        )
+
+
+def _source(path: Path, rank: int, text: TraceText, pieces: TracePieces, rows: EventRows) -> TraceSource:
+    document = pieces.document
     info = _distributed(document)
-    source = TraceSource(
+    return TraceSource(
         file=name_of(path),
         rank=rank,
-        num_bytes=path.stat().st_size,
-        digest=digest,
-        num_events=len(document.traceEvents or ()),
+        num_bytes=text.num_bytes,
+        digest=text.digest,
+        num_events=pieces.num_events,
         num_device_rows=int(rows.is_device.sum()),
         world_size=as_int(info.get("world_size")),
         backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
         host=document.host_name if isinstance(document.host_name, str) else None,
         devices=_device_names(document.device_properties),
     )
-    table = event_table(rows, collectives, category, windows)
-    return RankTrace(
-        source=source,
-        mode=mode,
-        windows=windows,
-        events=table,
-        diagnostics=tuple(diagnostics),
-        profiled=profiled_memory(document, rank, rows.base_ns),
-    )
+
+
+def _collect(
+    pieces: Iterable[Piece], spool: Spool, text: TraceText, advance: Callable[[int, int], None] | None
+) -> tuple[RowsBuilder, MemoryMarks]:
+    """What is kept of the events."""
+    rows, marks = RowsBuilder(spool), MemoryMarks()
+    told = 0
+    for piece in pieces:
+        rows.add(piece)
+        marks.add(piece)
+        if advance is not None:
+            advance(text.num_bytes - told, len(piece.events))
+            told = text.num_bytes
+    return rows, marks
 
 
 def _distributed(document: Document) -> Mapping[str, Any]:
@@ -157,12 +204,12 @@ def _windows(
 ) -> tuple[StepWindow, ...]:
     is_mark = rows.cats.where(lambda cat: cat in ANNOTATION_CATS)
     is_mark &= rows.names.where(lambda name: step_number(name) is not None)
-    end_ns = rows.end_ns
+    dur_ns = rows.dur_ns
     marks = []
     for row in np.flatnonzero(is_mark).tolist():
         step = step_number(rows.names.distinct[rows.names.codes[row]])
         if step is not None:
-            marks.append((step, int(rows.start_ns[row]), int(end_ns[row])))
+            marks.append((step, int(rows.start_ns[row]), int(rows.start_ns[row] + dur_ns[row])))
     windows = outermost_windows(rank, marks)
     if windows:
         diagnostics += doubtful_windows(windows, marks, name_of(path))
@@ -179,7 +226,8 @@ def _windows(
     timed = category.codes >= 0
     if not timed.any():
         raise TraceError(f"{name_of(path)}: neither a step window nor a row to take apart", code="empty_trace")
-    return (whole_trace_window(rank, int(rows.start_ns[timed].min()), int(end_ns[timed].max())),)
+    start_ns = rows.start_ns[timed]
+    return (whole_trace_window(rank, int(start_ns.min()), int((start_ns + dur_ns[timed]).max())),)
 
 
 def _device_names(properties: Any) -> tuple[str, ...]:

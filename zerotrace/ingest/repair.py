@@ -45,10 +45,12 @@ def repair_json(text: bytes) -> tuple[bytes, list[Repair]]:
 
     def mend(match: re.Match[bytes]) -> bytes:
         what, pattern, instead = _IN_STRINGS if match[0].startswith(b'"') else _BETWEEN_STRINGS
+        first = pattern.search(match[0])
+        if first is None:
+            return match[0]
         piece, count = pattern.subn(instead, match[0])
-        if count:
-            found = places.setdefault(what, [0, match.start()])
-            found[0] += count
+        found = places.setdefault(what, [0, match.start() + first.start()])
+        found[0] += count
         return piece
 
     text = _STRING_OR_REST.sub(mend, text)

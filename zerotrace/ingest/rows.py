@@ -1,19 +1,21 @@
-"""The events of a trace that count, with exact times: what is dropped is counted and said."""
+"""The events of a trace that count, as columns with exact times: what is dropped is counted and said."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from zerotrace.ingest.classify import DEVICE_CATS, canonical_cat
-from zerotrace.ingest.columns import Texts, as_int
-from zerotrace.ingest.duplicates import find_duplicates
+from zerotrace.ingest.classify import COLLECTIVE_OPERATOR, DEVICE_CATS, SYNC_CAT, canonical_cat
+from zerotrace.ingest.columns import Ints, TextPool, Texts, as_int, number_in
 from zerotrace.ingest.files import name_of
-from zerotrace.ingest.kineto import NO_ARGS, Args, Document, Event, decode_times_as_text
+from zerotrace.ingest.kineto import COMPLETE, NO_ARGS, UNKNOWN_ID, Args, Document, Event
+from zerotrace.ingest.pieces import Piece
+from zerotrace.ingest.spool import Spool
 from zerotrace.ingest.times import (
     FLOAT_EXACT_BELOW_US,
     MAX_BASE_NS,
@@ -29,109 +31,274 @@ from zerotrace.tables import BoolArray
 # Python frames and the profiler's own span carry no time that any figure counts.
 _LEFT_OUT_CATS = frozenset({"python_function", "trace"})
 
+_COLLECTIVE_TEXTS = ("collective", "group_name", "group_ranks", "dtype")
+_COLLECTIVE_INTS = ("group_size", "seq", "in_elements", "out_elements", "src_rank", "dst_rank")
+_COPY_INTS = ("transfer_bytes",)
+_WAIT_INTS = ("wait_on_stream", "wait_on_correlation")
+
+_FAULTS = ("a negative duration", "no usable time", "neither start nor duration (both 0)")
+
+_MAX_DEVICE = (1 << 31) - 1
+
 
 @dataclass(frozen=True, eq=False)
+class Carried:
+    """Columns that only some rows have.
+
+    Attributes:
+        rows: which rows, rising; shape ``(m,)``.
+        columns: by name, each with ``m`` entries.
+    """
+
+    rows: Int64Array
+    columns: Mapping[str, Texts | Ints]
+
+    def take(self, kept: BoolArray) -> Carried:
+        """What is left of them where some of all rows are dropped."""
+        here = kept[self.rows]
+        place = np.cumsum(kept) - 1
+        return Carried(place[self.rows[here]], {name: column.take(here) for name, column in self.columns.items()})
+
+    def ints(self, name: str) -> Ints:
+        """An integer column."""
+        column = self.columns[name]
+        assert isinstance(column, Ints)
+        return column
+
+    def texts(self, name: str) -> Texts:
+        """A column of texts."""
+        column = self.columns[name]
+        assert isinstance(column, Texts)
+        return column
+
+    def of_rows(self, rows: Int64Array) -> Int64Array:
+        """The entry of each of these rows, all of which must have one."""
+        return np.searchsorted(self.rows, rows)
+
+
 class EventRows:
-    """The X events that count, in file order, on the absolute clock. All columns have one entry a row."""
+    """The complete events that count, in file order, on the absolute clock. All columns have one entry a row.
 
-    events: Sequence[Event]
-    args: Sequence[Args]
-    position: Int64Array
-    cats: Texts
-    names: Texts
-    start_ns: Int64Array
-    dur_ns: Int64Array
-    is_device: BoolArray
-    base_ns: int
-    """What the times of the trace are relative to."""
+    What every step of reading looks at is held in memory, the rest is loaded from the spool when it is asked for.
 
-    @property
-    def end_ns(self) -> Int64Array:
-        """End of each row, exclusive."""
-        return self.start_ns + self.dur_ns
+    Args:
+        spool: where the rest lies.
+        cats: Kineto categories, in today's spelling.
+        names: names of the events.
+        start_ns: their starts.
+        is_device: which of them are rows of device time.
+        lanes: ``device``, ``stream`` of rows of device time and of synchronisation; ``stated`` says whether the trace
+            names the device, or the row was given to device 0.
+        copies: ``transfer_bytes`` and ``launch_shape`` of rows of device time.
+        waits: ``wait_on_stream`` and ``wait_on_correlation`` of rows of synchronisation.
+        collectives: metadata of collectives, where it stands: on rows of device time and on operators. ``named`` says
+            whether the name is a text.
+        kept: which rows of the spool these are; all of them by default.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        *,
+        cats: Texts,
+        names: Texts,
+        start_ns: Int64Array,
+        is_device: BoolArray,
+        lanes: Carried,
+        copies: Carried,
+        waits: Carried,
+        collectives: Carried,
+        kept: BoolArray | None = None,
+    ) -> None:
+        self._spool = spool
+        self._kept = kept
+        self.cats = cats
+        self.names = names
+        self.start_ns = start_ns
+        self.is_device = is_device
+        self.lanes = lanes
+        self.copies = copies
+        self.waits = waits
+        self.collectives = collectives
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.events)
+        return int(self.start_ns.size)
 
-    def take(self, rows: Int64Array) -> EventRows:
-        """The columns at ``rows``."""
+    @property
+    def position(self) -> Int64Array:
+        """Place in ``traceEvents``."""
+        return self._load("position")
+
+    @property
+    def dur_ns(self) -> Int64Array:
+        """Durations."""
+        return self._load("dur_ns")
+
+    @property
+    def pid(self) -> Ints:
+        """Process ids."""
+        return self._load_ints("pid")
+
+    @property
+    def tid(self) -> Ints:
+        """Thread ids."""
+        return self._load_ints("tid")
+
+    @property
+    def correlation(self) -> Ints:
+        """What links calls and rows of device time."""
+        return self._load_ints("correlation")
+
+    @property
+    def external_id(self) -> Ints:
+        """What links operators and rows of device time."""
+        return self._load_ints("external_id")
+
+    def without(self, dropped: BoolArray) -> EventRows:
+        """The rows that are not ``dropped``."""
+        kept = ~dropped
+        from_spool = kept
+        if self._kept is not None:
+            from_spool = self._kept.copy()
+            from_spool[self._kept] = kept
         return EventRows(
-            events=[self.events[row] for row in rows.tolist()],
-            args=[self.args[row] for row in rows.tolist()],
-            position=self.position[rows],
-            cats=self.cats.take(rows),
-            names=self.names.take(rows),
-            start_ns=self.start_ns[rows],
-            dur_ns=self.dur_ns[rows],
-            is_device=self.is_device[rows],
-            base_ns=self.base_ns,
+            self._spool,
+            cats=self.cats.take(kept),
+            names=self.names.take(kept),
+            start_ns=self.start_ns[kept],
+            is_device=self.is_device[kept],
+            lanes=self.lanes.take(kept),
+            copies=self.copies.take(kept),
+            waits=self.waits.take(kept),
+            collectives=self.collectives.take(kept),
+            kept=from_spool,
         )
 
+    def _load(self, name: str) -> Int64Array:
+        column = self._spool.load(name, np.int64)
+        return column if self._kept is None else column[self._kept]
 
-def pick_rows(document: Document, text: bytes, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
-    """Picks the complete events with a usable time.
+    def _load_ints(self, name: str) -> Ints:
+        column = self._spool.load_ints(name)
+        return column if self._kept is None else column.take(self._kept)
+
+
+class RowsBuilder:
+    """Takes the events of a trace piece by piece, and keeps columns alone.
 
     Args:
-        document: the decoded trace.
-        text: the JSON it was decoded from, read again only for times that a float cannot hold.
-        path: for messages.
-        diagnostics: what is dropped is added here.
+        spool: where they are kept.
     """
-    listed = document.traceEvents or []
-    is_complete = [type(event) is Event for event in listed]
-    events: list[Event] = list(compress(listed, is_complete))
-    position = np.flatnonzero(np.frombuffer(bytes(is_complete), dtype=np.bool_))
-    cats = Texts.of([event.cat for event in events]).map(canonical_cat)
-    start_ns, dur_ns, sound = _exact_times(events, position, text)
-    is_device = cats.where(lambda cat: cat in DEVICE_CATS)
-    relevant = ~cats.where(lambda cat: cat in _LEFT_OUT_CATS)
-    nowhere = is_device & (start_ns == 0) & (dur_ns == 0)
-    faults = (
-        ("a negative duration", relevant & sound & (dur_ns < 0)),
-        ("no usable time", relevant & ~sound),
-        ("neither start nor duration (both 0)", relevant & sound & nowhere),
-    )
-    for fault, bad in faults:
-        _report_dropped(fault, bad, is_device, position, path, diagnostics)
-    kept = np.flatnonzero(relevant & ~np.logical_or.reduce([bad for _, bad in faults]))
-    base_ns = _base_time(document, path, diagnostics)
-    chosen = events if kept.size == len(events) else [events[i] for i in kept.tolist()]
-    rows = EventRows(
-        events=chosen,
-        args=[event.args or NO_ARGS for event in chosen],
-        position=position[kept],
-        cats=cats.take(kept),
-        names=Texts.of([event.name for event in chosen]).filled(""),
-        start_ns=start_ns[kept] + base_ns,
-        dur_ns=dur_ns[kept],
-        is_device=is_device[kept],
-        base_ns=base_ns,
-    )
-    return _without_duplicates(rows, path, diagnostics)
 
+    def __init__(self, spool: Spool) -> None:
+        self.num_rows = 0
+        self._spool = spool
+        self._cats = TextPool(canonical_cat)
+        self._names = TextPool()
+        self._pools: dict[str, TextPool] = {name: TextPool() for name in (*_COLLECTIVE_TEXTS, "launch_shape")}
+        self._faults = [_Fault(what) for what in _FAULTS]
 
-def _without_duplicates(rows: EventRows, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
-    repeated = find_duplicates(rows.events, rows.args, rows.names, rows.start_ns, rows.dur_ns, rows.is_device)
-    count = int(repeated.sum())
-    if not count:
-        return rows
-    noun = ("device row" if rows.is_device.any() else "host event") + ("" if count == 1 else "s")
-    diagnostics.append(
-        Diagnostic(
-            code="duplicate_events",
-            level=Level.WARNING,
-            file=name_of(path),
-            count=count,
-            event=int(rows.position[repeated][0]),
-            message=f"{name_of(path)}: {count} {noun} removed that repeat another one in name, time, place and ids",
-            hint="the profiler delivered a buffer twice; each record is counted once",
+    def add(self, piece: Piece) -> None:
+        """Takes a piece; only its columns are kept."""
+        listed = piece.events
+        complete = np.frombuffer(bytes([type(event) in COMPLETE for event in listed]), dtype=np.bool_)
+        place = np.flatnonzero(complete)
+        events = listed if place.size == len(listed) else [listed[i] for i in place.tolist()]
+        cats = self._cats.encode([event.cat for event in events])
+        start_ns, dur_ns, sound = _exact_times(events, place, piece.times)
+        is_device, is_sync, left_out = (
+            _where(self._cats, cats, which) for which in (DEVICE_CATS, {SYNC_CAT}, _LEFT_OUT_CATS)
         )
-    )
-    return rows.take(np.flatnonzero(~repeated))
+        nowhere = is_device & (start_ns == 0) & (dur_ns == 0)
+        bad = (sound & (dur_ns < 0), ~sound, sound & nowhere)
+        for fault, found in zip(self._faults, bad):
+            fault.count(found & ~left_out, is_device, place + piece.first)
+        kept = np.flatnonzero(~(left_out | bad[0] | bad[1] | bad[2]))
+        if kept.size < len(events):
+            events = [events[i] for i in kept.tolist()]
+            place, cats, start_ns, dur_ns = place[kept], cats[kept], start_ns[kept], dur_ns[kept]
+            is_device, is_sync = is_device[kept], is_sync[kept]
+        args = [event.args or NO_ARGS for event in events]
+        names = self._names.encode([event.name for event in events])
+        spool = self._spool
+        spool.append("position", place + piece.first)
+        spool.append("cats", cats)
+        spool.append("names", names)
+        spool.append("start_ns", start_ns)
+        spool.append("dur_ns", dur_ns)
+        spool.append("is_device", is_device)
+        spool.append_ints("pid", Ints.of([event.pid for event in events]))
+        spool.append_ints("tid", _threads(events))
+        spool.append_ints("correlation", Ints.of([one.correlation for one in args]).without(UNKNOWN_ID))
+        spool.append_ints("external_id", _external_ids(args))
+        self._keep_carried("lanes", np.flatnonzero(is_device | is_sync), events, args, _lanes)
+        self._keep_carried("copies", np.flatnonzero(is_device), events, args, self._copies)
+        self._keep_carried("waits", np.flatnonzero(is_sync), events, args, _waits)
+        describing = np.flatnonzero(is_device | _where(self._names, names, {COLLECTIVE_OPERATOR}))
+        with_metadata = [row for row in describing.tolist() if args[row].collective is not None]
+        self._keep_carried("collectives", np.array(with_metadata, dtype=np.int64), events, args, self._collectives)
+        self.num_rows += len(events)
+
+    def finish(self, base_ns: int, path: Path, diagnostics: list[Diagnostic]) -> EventRows:
+        """All that was taken, as one.
+
+        Args:
+            base_ns: what the times of the trace are relative to.
+            path: for messages.
+            diagnostics: what was dropped is added here.
+        """
+        diagnostics += [note for fault in self._faults if (note := fault.diagnostic(path)) is not None]
+        spool = self._spool
+        return EventRows(
+            spool,
+            cats=self._cats.texts(spool.load("cats", np.int32)),
+            names=self._names.texts(spool.load("names", np.int32)).filled(""),
+            start_ns=spool.load("start_ns", np.int64) + base_ns,
+            is_device=spool.load("is_device", np.bool_),
+            lanes=self._carried("lanes", ints=("device", "stream", "stated")),
+            copies=self._carried("copies", ints=_COPY_INTS, texts=("launch_shape",)),
+            waits=self._carried("waits", ints=_WAIT_INTS),
+            collectives=self._carried("collectives", ints=(*_COLLECTIVE_INTS, "named"), texts=_COLLECTIVE_TEXTS),
+        )
+
+    def _keep_carried(
+        self,
+        group: str,
+        rows: Int64Array,
+        events: Sequence[Event],
+        args: Sequence[Args],
+        make: Callable[[Sequence[Event], Sequence[Args]], Mapping[str, Any]],
+    ) -> None:
+        if not rows.size:
+            return
+        places = rows.tolist()
+        columns = make([events[row] for row in places], [args[row] for row in places])
+        self._spool.append(group, rows + self.num_rows)
+        for name, column in columns.items():
+            if isinstance(column, Ints):
+                self._spool.append_ints(f"{group}.{name}", column)
+            else:
+                self._spool.append(f"{group}.{name}", column)
+
+    def _copies(self, _events: Sequence[Event], args: Sequence[Args]) -> dict[str, Any]:
+        return {"launch_shape": self._pools["launch_shape"].encode(_launch_shapes(args)), **_ints(args, _COPY_INTS)}
+
+    def _collectives(self, _events: Sequence[Event], args: Sequence[Args]) -> dict[str, Any]:
+        texts = {name: self._pools[name].encode(list(map(attrgetter(name), args))) for name in _COLLECTIVE_TEXTS}
+        ints = {name: Ints.of(list(map(attrgetter(name), args))) for name in _COLLECTIVE_INTS}
+        named = [int(isinstance(one.collective, str)) for one in args]
+        return {**texts, **ints, "named": Ints.of(named)}
+
+    def _carried(self, group: str, ints: Sequence[str], texts: Sequence[str] = ()) -> Carried:
+        columns: dict[str, Texts | Ints] = {name: self._spool.load_ints(f"{group}.{name}") for name in ints}
+        for name in texts:
+            columns[name] = self._pools[name].texts(self._spool.load(f"{group}.{name}", np.int32))
+        return Carried(self._spool.load(group, np.int64), columns)
 
 
-def _base_time(document: Document, path: Path, diagnostics: list[Diagnostic]) -> int:
+def base_time(document: Document, path: Path, diagnostics: list[Diagnostic]) -> int:
+    """What the times of a trace are relative to, in nanoseconds; 0 where that is unknown, which is said."""
     base = as_int(document.base_time_ns)
     if base is not None and abs(base) <= MAX_BASE_NS:
         return base
@@ -144,8 +311,48 @@ def _base_time(document: Document, path: Path, diagnostics: list[Diagnostic]) ->
     return 0
 
 
+class _Fault:
+    """One kind of event that cannot be used."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._num_device = 0
+        self._num_host = 0
+        self._first: int | None = None
+
+    def count(self, bad: BoolArray, is_device: BoolArray, position: Int64Array) -> None:
+        if not bad.any():
+            return
+        self._num_device += int((bad & is_device).sum())
+        self._num_host += int((bad & ~is_device).sum())
+        if self._first is None:
+            self._first = int(position[bad][0])
+
+    def diagnostic(self, path: Path) -> Diagnostic | None:
+        count = self._num_device + self._num_host
+        if not count:
+            return None
+        dropped = f"{self._num_device} device rows and {self._num_host} host events with {self._what} dropped"
+        return Diagnostic(
+            code="events_dropped",
+            level=Level.WARNING,
+            file=name_of(path),
+            count=count,
+            event=self._first,
+            message=f"{name_of(path)}: {dropped}",
+        )
+
+
+def _where(pool: TextPool, codes: Any, texts: frozenset[str] | set[str]) -> BoolArray:
+    """Where a column holds one of these texts."""
+    numbers = [number for text in texts if (number := pool.number(text)) is not None]
+    if len(numbers) == 1:
+        return np.asarray(codes == numbers[0], dtype=bool)
+    return np.isin(codes, numbers)
+
+
 def _exact_times(
-    events: Sequence[Event], position: Int64Array, text: bytes
+    events: Sequence[Event], place: Int64Array, texts: Callable[[], list[tuple[str, str]]]
 ) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Start and duration in nanoseconds, relative to the base, and which of them are numbers at all."""
     ts = to_microseconds([event.ts for event in events])
@@ -153,30 +360,72 @@ def _exact_times(
     sound = ~(np.isnan(ts) | np.isnan(dur) | (dur > MAX_DURATION_US))
     ts[~sound] = dur[~sound] = 0.0
     if ts.size and max(np.abs(ts).max(), np.abs(dur).max()) >= FLOAT_EXACT_BELOW_US:
-        texts = decode_times_as_text(text)
+        listed = texts()
         exact = np.zeros((2, ts.size), dtype=np.int64)
         for row in np.flatnonzero(sound).tolist():
             try:
-                exact[:, row] = [text_to_ns(number) for number in texts[int(position[row])]]
+                exact[:, row] = [text_to_ns(number) for number in listed[int(place[row])]]
             except ValueError:
                 sound[row] = False
         return exact[0], exact[1], sound
     return floats_to_ns(ts), floats_to_ns(dur), sound
 
 
-def _report_dropped(
-    fault: str, bad: BoolArray, is_device: BoolArray, position: Int64Array, path: Path, diagnostics: list[Diagnostic]
-) -> None:
-    num_device, num_host = int((bad & is_device).sum()), int((bad & ~is_device).sum())
-    if not num_device + num_host:
-        return
-    diagnostics.append(
-        Diagnostic(
-            code="events_dropped",
-            level=Level.WARNING,
-            file=name_of(path),
-            count=num_device + num_host,
-            event=int(position[bad][0]),
-            message=f"{name_of(path)}: {num_device} device rows and {num_host} host events with {fault} dropped",
-        )
-    )
+def _lanes(events: Sequence[Event], args: Sequence[Args]) -> dict[str, Ints]:
+    """Device and stream. Old traces name them by pid and ``tid: "stream 7"`` alone."""
+    named = Ints.of([event.pid if one.device is None else one.device for event, one in zip(events, args)])
+    stated = named.present & (np.abs(named.values) <= _MAX_DEVICE)
+    everywhere = np.ones(len(events), dtype=bool)
+    return {
+        # A process drives one device as a rule; `device_unknown` says where a row was given to device 0 for that.
+        "device": Ints(np.where(stated, named.values, 0), everywhere),
+        "stream": Ints.of(
+            [number_in(event.tid) if one.stream is None else one.stream for event, one in zip(events, args)]
+        ),
+        "stated": Ints(stated.astype(np.int64), everywhere),
+    }
+
+
+def _waits(_events: Sequence[Event], args: Sequence[Args]) -> dict[str, Ints]:
+    return _ints(args, _WAIT_INTS)
+
+
+def _ints(args: Sequence[Args], fields: Sequence[str]) -> dict[str, Ints]:
+    """Integer arguments. Kineto writes -1 where it does not know."""
+    return {field: Ints.of(list(map(attrgetter(field), args))).without(-1) for field in fields}
+
+
+def _launch_shapes(args: Sequence[Args]) -> list[str | None]:
+    """Grid and block of the rows that have them, each distinct shape written once: ``17x1x1/256x1x1``."""
+    shapes: list[Any] = [
+        (*one.grid, "/", *one.block) if type(one.grid) is list and type(one.block) is list else None for one in args
+    ]
+    try:
+        distinct = dict.fromkeys(shapes)
+    except TypeError:  # something else than numbers in the place of a size
+        shapes = [None if shape is None else tuple(map(str, shape)) for shape in shapes]
+        distinct = dict.fromkeys(shapes)
+    texts = {shape: None if shape is None else _shape_text(shape) for shape in distinct}
+    return [texts[shape] for shape in shapes]
+
+
+def _shape_text(shape: tuple[Any, ...]) -> str:
+    return "x".join(map(str, shape)).replace("x/x", "/")
+
+
+def _threads(events: Sequence[Event]) -> Ints:
+    tids = Ints.of([event.tid for event in events])
+    return tids if tids.present.all() else Ints.of([number_in(event.tid) for event in events])
+
+
+def _external_ids(args: Sequence[Args]) -> Ints:
+    """The id under today's spelling, or else under the old one."""
+    ids = Ints.of([one.external_id for one in args]).without(UNKNOWN_ID)
+    if [one.legacy_external_id for one in args].count(UNKNOWN_ID) == len(args):
+        return ids
+    without = np.flatnonzero(~ids.present)  # few: those of old traces, and of no operator
+    old = [args[row].legacy_external_id if args[row].external_id == UNKNOWN_ID else None for row in without.tolist()]
+    others = Ints.of(old).without(UNKNOWN_ID)
+    values, present = ids.values.copy(), ids.present.copy()
+    values[without], present[without] = others.values, others.present
+    return Ints(values, present)

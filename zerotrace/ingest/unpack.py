@@ -1,9 +1,11 @@
-"""Gunzips under limits: a small file may unpack to more than the machine has."""
+"""Gunzips block by block and under limits: a small file may unpack to more than the machine has."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import BinaryIO, cast
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
@@ -18,14 +20,14 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 _GZIP_WINDOW = 16 + 15  # zlib's way to ask for the gzip format
 
-# What is unpacked before anyone looks: 64 MiB, or what a real trace of that size on disk holds, which reading costs
-# several times over. All of a real trace is thus unpacked at once; joining pieces would take as long as unpacking.
+# What is unpacked before anyone looks at the ratio.
 _UNSEEN_BYTES = 1 << 26
-_UNSEEN_RATIO = 32
 
-# What is left behind the end of a member is copied: a million small ones must not copy the rest of the file each.
+# Bytes of a block, unpacked; and of a file, packed, at a time: what is left behind the end of a member is read again,
+# and a million small ones must not read much again each.
+_BLOCK = 1 << 21
 _SMALLEST_INPUT = 1 << 12
-_LARGEST_INPUT = 1 << 23
+_LARGEST_INPUT = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,46 +45,71 @@ class TooLargeError(Exception):
 
 
 def gunzip(data: bytes, limits: UnpackLimits) -> bytes:
-    """All members of a gzip file.
+    """All members of a gzip file in memory, as :func:`unpacked` gives them."""
+    return b"".join(unpacked(io.BytesIO(data), limits)) if data.startswith(GZIP_MAGIC) else b""
+
+
+def unpacked(stream: BinaryIO, limits: UnpackLimits) -> Iterator[bytes]:
+    """The content of a file, gunzipped where it is gzip, in blocks of at most 2 MiB.
 
     Args:
-        data: the file; whatever stands behind the last member is left out.
-        limits: how much it may unpack to. When one is met, no more than 32 times the file's size, or 64 MiB, was
-            unpacked beyond what the limits allow.
+        stream: the file at its beginning; it must be able to seek. Whatever stands behind the last member of a gzip
+            file is left out.
+        limits: how much it may unpack to. When one is met, at most a block was unpacked beyond it, or 64 MiB where it
+            is that of the ratio.
 
     Raises:
         TooLargeError: a limit is met.
         EOFError: the last member has no end.
         BadGzipError: a member is damaged.
     """
-    view = memoryview(data)
-    pieces: list[bytes] = []
-    position, size, unpacked = 0, len(data), 0
-    while view[position : position + 2] == GZIP_MAGIC:
+    if _begins_like_gzip(stream):
+        yield from _members(stream, limits)
+        return
+    size = 0
+    while block := stream.read(_BLOCK):
+        size += len(block)
+        _check(size, size, limits)
+        yield block
+
+
+def _members(stream: BinaryIO, limits: UnpackLimits) -> Iterator[bytes]:
+    size, taken, total = _LARGEST_INPUT, 0, 0
+    while _begins_like_gzip(stream):
         member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
-        begin, waiting, more = position, b"", False
+        begin, waiting, more = taken, b"", False
         while not member.eof:
-            packed = waiting or view[position : position + size]
+            packed = waiting or stream.read(size)
             if not packed and not more:
                 raise EOFError
             if not waiting:
-                position += len(packed)
+                taken += len(packed)
                 size = min(4 * size, _LARGEST_INPUT)
-            wanted = min(max(_UNSEEN_BYTES, _UNSEEN_RATIO * len(packed)), limits.unpacked_bytes - unpacked + 1)
-            pieces.append(member.decompress(packed, wanted))
-            more = len(pieces[-1]) == wanted
-            unpacked += len(pieces[-1])
+            wanted = min(_BLOCK, limits.unpacked_bytes - total + 1)
+            block = member.decompress(packed, wanted)
+            more = len(block) == wanted
+            total += len(block)
             waiting = member.unconsumed_tail
-            _check(unpacked, position - len(waiting) - len(member.unused_data), limits)
-        position -= len(member.unused_data)
-        size = min(max(2 * (position - begin), _SMALLEST_INPUT), _LARGEST_INPUT)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            _check(total, taken - len(waiting) - len(member.unused_data), limits)
+            if block:
+                yield block
+        behind = len(member.unused_data)
+        stream.seek(-behind, io.SEEK_CUR)
+        taken -= behind
+        size = min(max(2 * (taken - begin), _SMALLEST_INPUT), _LARGEST_INPUT)
 
 
-def _check(unpacked: int, taken: int, limits: UnpackLimits) -> None:
-    if unpacked > limits.unpacked_bytes:
+def _begins_like_gzip(stream: BinaryIO) -> bool:
+    magic = stream.read(len(GZIP_MAGIC))
+    stream.seek(-len(magic), io.SEEK_CUR)
+    return magic == GZIP_MAGIC
+
+
+def _check(unpacked_bytes: int, taken: int, limits: UnpackLimits) -> None:
+    if unpacked_bytes > limits.unpacked_bytes:
         raise TooLargeError(f"it unpacks to more than {format_bytes(limits.unpacked_bytes)}")
-    if limits.ratio is not None and unpacked >= _UNSEEN_BYTES and unpacked > limits.ratio * taken:
+    if limits.ratio is not None and unpacked_bytes >= _UNSEEN_BYTES and unpacked_bytes > limits.ratio * taken:
         raise TooLargeError(
-            f"its first {taken:,} bytes unpack to {format_bytes(unpacked)}, more than {limits.ratio} times as much"
+            f"its first {taken:,} bytes unpack to {format_bytes(unpacked_bytes)}, more than {limits.ratio} times as "
+            "much"
         )

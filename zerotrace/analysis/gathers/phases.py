@@ -23,8 +23,9 @@ from zerotrace.tables import BoolArray, codes_and_names, ints
 
 _FORWARD, _BACKWARD, _STEP = (PHASES.index(phase) for phase in Phase)
 
-_AUTOGRAD = "autograd::engine::evaluate_function"
-_OPTIMIZER = "Optimizer.step#"
+#: How the names of the operators and annotations begin that tell phases apart.
+BACKWARD_OPERATOR = "autograd::engine::evaluate_function"
+OPTIMIZER_STEP = "Optimizer.step#"
 
 
 def phases_of(
@@ -43,8 +44,8 @@ def phases_of(
     if len(engine):
         known = [engine.labels[i].phase if i != ABSENT else None for i in engine.around(calls.time).tolist()]
         return np.array([ABSENT if phase is None else PHASES.index(phase) for phase in known], dtype=np.int64)
-    backward = _annotations(events, _AUTOGRAD)
-    optimizer = _annotations(events, _OPTIMIZER)
+    backward = _annotations(events, BACKWARD_OPERATOR)
+    optimizer = _annotations(events, OPTIMIZER_STEP)
     if not backward.size and not optimizer.size:
         return np.full(calls.time.shape, ABSENT, dtype=np.int64)
     start = ints(events, "start_ns")

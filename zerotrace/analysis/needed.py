@@ -1,0 +1,34 @@
+"""Which events the analysis of a rank looks at: most operators of the host it does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from zerotrace.analysis.gathers.phases import BACKWARD_OPERATOR, OPTIMIZER_STEP
+from zerotrace.ingest.classify import COLLECTIVE_OPERATOR
+from zerotrace.labels import is_label
+from zerotrace.model import Mode
+from zerotrace.tables import codes_and_names, mask_array
+
+_OPERATOR_CAT = "cpu_op"
+
+# Operators that tell phases apart, and calls of collectives. Labels are operators in traces of some versions of torch.
+_TELLING = (BACKWARD_OPERATOR, OPTIMIZER_STEP, COLLECTIVE_OPERATOR, "c10d::")
+
+
+def needed_rows(events: pa.Table, mode: Mode) -> pa.Table:
+    """The rows without operators whose only figure is their own time; in host mode, that is what counts.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        mode: device or host time.
+    """
+    if mode is Mode.HOST:
+        return events
+    cats, distinct_cats = codes_and_names(events, "cat")
+    names, distinct_names = codes_and_names(events, "name")
+    is_operator = np.array([*(cat == _OPERATOR_CAT for cat in distinct_cats), False])[cats]
+    tells = np.array([*(name.startswith(_TELLING) or is_label(name) for name in distinct_names), True])[names]
+    kept = ~is_operator | tells
+    return events if kept.all() else events.filter(mask_array(kept))

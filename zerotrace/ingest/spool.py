@@ -1,0 +1,81 @@
+"""Columns that grow piece by piece: in memory while they are small, in files without a name once they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import IO, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from zerotrace.ingest.columns import Ints
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+# Bytes of one column that stay in memory: a million rows of its widest type.
+_IN_MEMORY = 1 << 23
+
+
+class Spool:
+    """Columns by name, each of one type, that are appended to and read back in any order.
+
+    Args:
+        folder: where the files go; the system's own place for temporary files by default.
+
+    Use as a context manager: what it holds is gone behind it, also when the process is killed.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._files: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def append(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Adds to a column.
+
+        Raises:
+            OSError: there is no room.
+        """
+        file = self._files.get(name)
+        if file is None:
+            folder = None if self._folder is None else str(self._folder)
+            file = self._files[name] = SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115 - closed by __exit__
+        file.write(values.tobytes())
+
+    def append_ints(self, name: str, column: Ints) -> None:
+        """Adds to a column of which some values are unknown."""
+        self.append(name, column.values)
+        self.append(f"{name}?", column.present)
+
+    def load(self, name: str, dtype: type[Scalar], begin: int = 0, count: int | None = None) -> npt.NDArray[Scalar]:
+        """A column, or ``count`` of its values from ``begin`` on; empty if nothing was ever added to it."""
+        file = self._files.get(name)
+        if file is None:
+            return np.empty(0, dtype=dtype)
+        width = np.dtype(dtype).itemsize
+        file.seek(begin * width)
+        data = file.read() if count is None else file.read(count * width)
+        file.seek(0, 2)
+        return np.frombuffer(data, dtype=dtype)
+
+    def load_ints(self, name: str, begin: int = 0, count: int | None = None) -> Ints:
+        """A column of which some values are unknown, or a part of it."""
+        return Ints(self.load(name, np.int64, begin, count), self.load(f"{name}?", np.bool_, begin, count))
+
+    def drop(self, name: str) -> None:
+        """Lets go of a column."""
+        for part in (name, f"{name}?"):
+            file = self._files.pop(part, None)
+            if file is not None:
+                file.close()
