@@ -87,7 +87,7 @@ class Mirror(Site):
         if parent is not None and not parent.is_web:
             self._bring_folder(parent, with_heads=False)
         elif parent is not None:
-            self._bring_small(parent / MANIFEST_FILE)
+            self._bring_guessed(parent / MANIFEST_FILE)
         return [self._bring_file(url) for url in inputs]
 
     def bring_result(self, url: Url) -> Path:
@@ -244,6 +244,15 @@ class Mirror(Site):
             if file.mark is not None:
                 self._marks[path] = file.mark
         return path
+
+    def _bring_guessed(self, url: Url) -> None:
+        """Brings a file that nobody has spoken of: a server that gives the traces alone may refuse it."""
+        try:
+            self._bring_small(url)
+        except StoreError as error:
+            if error.code != "store_refused":
+                raise
+            self.notes.append(f"{url} was refused: the traces are taken to have no manifest.")
 
     def _bring_small(self, url: Url) -> bool:
         """Brings a file of ours, if it is there."""

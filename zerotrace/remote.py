@@ -60,7 +60,11 @@ def look_up(url: Url) -> RemoteFile | None:
         fs, path = _open(url)
         try:
             info = fs.info(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            # fsspec says so of whatever a web server answers, and of one that is not there
+            hidden = error.__cause__ if url.is_web else None
+            if isinstance(hidden, Exception) and getattr(hidden, "status", None) not in _ABSENT:
+                raise hidden from None
             return None
         return _described(url, info) if info["type"] == "file" else None
 
@@ -270,15 +274,15 @@ def _translated(url: Url, error: Exception) -> StoreError:
             code="store_unknown",
             hint="check how it is written",
         )
-    if isinstance(error, FileNotFoundError) or status in _ABSENT:
-        what = "bucket, folder or file" if not url.is_web else "file"
-        return StoreError(f"{url}: there is no such {what}", code="not_found", hint="check the name" + _WHERE[s3])
     if isinstance(error, PermissionError) or status in _REFUSALS or _REFUSED.search(said):
         return StoreError(
             f"{url}: the store refuses access ({said}); expected credentials that may do this",
             code="store_refused",
             hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" if s3 else _CREDENTIALS,
         )
+    if isinstance(error, FileNotFoundError) or status in _ABSENT:
+        what = "bucket, folder or file" if not url.is_web else "file"
+        return StoreError(f"{url}: there is no such {what}", code="not_found", hint="check the name" + _WHERE[s3])
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return StoreError(
             f"{url}: no room for it in the folder for temporary files ({said})",

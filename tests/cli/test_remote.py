@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
@@ -9,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -372,6 +375,58 @@ def test_a_signed_address_is_read_and_never_shown(bucket: Bucket, run_url: str, 
     for text in (*texts, refused.stderr):
         assert signature not in text
         assert "Signature" not in text
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    """Answers with the status that stands in the path; a manifest it refuses."""
+
+    def do_GET(self) -> None:
+        wanted = int(self.path.split("/")[1])
+        self.send_response(403 if "manifest" in self.path else wanted)
+        body = long_trace(0, 1).text().encode() if wanted == 200 else b""
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.command == "GET" else b"")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web_server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (403, r"the store refuses access \(ClientResponseError 403\); expected credentials that may do this"),
+        (404, "there is no such file"),
+        (500, r"the store failed \(ClientResponseError 500\)"),
+        (None, r"the store cannot be reached \(ClientConnectorError\)"),
+    ],
+)
+def test_what_a_web_server_answers_is_told_without_the_address(web_server: str, status: int | None, said: str) -> None:
+    server = web_server if status else "http://127.0.0.1:1"
+    url = f"{server}/{status}/rank_0.json"
+    done = program("-vv", "analyze", f"{url}?X-Amz-Signature=0123456789abcdef")
+    assert done.returncode == 1
+    assert re.search(rf"^zerotrace: {re.escape(url)}: {said}$", done.stderr, re.M), done.stderr
+    assert "Traceback" in done.stderr
+    assert "Signature" not in done.stderr
+
+
+def test_a_trace_of_a_web_server_needs_no_manifest(web_server: str, tmp_path: Path) -> None:
+    done = program("analyze", f"{web_server}/200/rank_0.json", "--out", str(tmp_path / "out"), *PLAIN)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stderr == f"Note: {web_server}/200/manifest.json was refused: the traces are taken to have no manifest.\n"
+    )
 
 
 @pytest.mark.parametrize(
