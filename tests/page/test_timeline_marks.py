@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 from tests.page.accessibility import violations
 from tests.page.conftest import OpenReport
 from tests.page.runs import EPOCH, MS, US, HostileTexts, Row, Run, make_run, training_run
-from tests.page.test_timeline import ROLES, dense_run, show, window
+from tests.page.timeline import ROLES, dense_run, show, window
 from zerotrace.report.build import render
 from zerotrace.report.redraw import redraw
 from zerotrace.schema import COLLECTIVES, GATHERS, PARTITION, TableSchema
