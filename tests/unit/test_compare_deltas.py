@@ -121,7 +121,13 @@ def test_other_work_and_other_worlds_are_no_rungs() -> None:
         ),
         (
             [single(50), stage(0, 100), stage(3, 300)],
-            "Stage 0 is fastest: 100 ms a step. Both hold the same between steps: 10.0 GiB.",
+            "Stage 0 is fastest: 100 ms a step. Both hold the same between steps: 10.0 GiB. "
+            "Left out: single, on 1 rank.",
+        ),
+        (
+            [stage(0, 100), stage(1, 90), single(50), stage(2, 80, micro_batch=8), stage(3, 70, world_size=4)],
+            "Stage 1 is fastest: 90.0 ms a step. Both hold the same between steps: 10.0 GiB. "
+            "Left out: single, on 1 rank; stage 2, of other work; stage 3, on 4 ranks.",
         ),
         ([stage(0), stage(1, gib=6)], "Stage 1 holds least between steps: 6.00 GiB."),
         ([single(50), stage(0, 100)], "single is fastest: 50.0 ms a step. Both hold the same between steps: 10.0 GiB."),
@@ -145,6 +151,14 @@ def test_a_capture_that_is_given_twice_is_no_repeat() -> None:
     found = compare([zero, zero])
     assert [group.runs for group in found.repeats] == [(0,)]
     assert [run.label for run in found.runs] == ["traces/stage0 (1)", "traces/stage0 (2)"]
+
+
+def test_a_configuration_is_not_called_as_another_one_is() -> None:
+    three = stage(3, 300, name="traces/a")
+    namesake = replace(single(60, micro_batch=8), name="traces/stage 3")
+    found = compare([three, again(three, "traces/b", 310), single(50), namesake])
+    assert [run.label for run in found.runs] == ["a", "b", "single", "stage 3"]
+    assert [group.label for group in found.repeats] == ["a", "single", "stage 3"]
 
 
 def test_labels_are_short_and_unlike() -> None:

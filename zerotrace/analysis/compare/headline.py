@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from zerotrace.analysis.compare.deltas import change_between
 from zerotrace.model import ComparedRun, Quantity, Repeats
@@ -17,10 +17,10 @@ _ANSWERS: tuple[tuple[Quantity, str, str, str, Callable[[float], str]], ...] = (
 
 
 def headline(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> str:
-    """What is best among the configurations that compare; what is equal within noise shares the place.
+    """What is best among the configurations that compare, and which do not. What is equal within noise shares a place.
 
     For example ``Stage 0 and stage 2 are fastest: 231 ms a step. Stage 1 and stage 2 hold least between steps: 5.83
-    GiB.``
+    GiB. Left out: single, on 1 rank.``
 
     Args:
         repeats: the configurations.
@@ -45,12 +45,29 @@ def headline(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> str:
             )
         else:
             told.append(f"{_names(first)} {one if len(first) == 1 else several}: {value}.")
-    return " ".join(told) or "No figure is known of two configurations that compare."
+    if not told:
+        return "No figure is known of two configurations that compare."
+    return " ".join([*told, *_left_out(repeats, rivals, runs)])
+
+
+def _left_out(repeats: Sequence[Repeats], rivals: Sequence[Repeats], runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Which configurations are not among those that are told of, and why, in one sentence."""
+    reasons: dict[str, list[str]] = {}
+    for group in (group for group in repeats if group not in rivals):
+        first = runs[group.runs[0]]
+        ranks = f"on {first.world_size} rank{'' if first.world_size == 1 else 's'}"
+        reasons.setdefault("of other work" if first.differences else ranks, []).append(group.label)
+    if reasons:
+        yield f"Left out: {'; '.join(f'{_listed(labels)}, {reason}' for reason, labels in reasons.items())}."
 
 
 def _names(labels: Sequence[str]) -> str:
-    text = labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+    text = _listed(labels)
     return f"S{text[1:]}" if text.startswith("stage ") else text
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
 def _all(count: int) -> str:

@@ -42,9 +42,13 @@ def find_repeats(runs: Sequence[CapturedRun], compared: Sequence[ComparedRun]) -
         else:
             group.append(place)
     stages = [runs[group[0]].manifest.stage for group in groups]
-    return tuple(
-        _repeats(group, compared, stages.count(stage) == 1) for group, stage in zip(groups, stages, strict=True)
-    )
+    labels = {run.label: place for place, run in enumerate(compared)}
+    # Another run may be called as a stage is: its folder is named like that.
+    by_stage = [
+        stages.count(stage) == 1 and labels.get(f"stage {stage}", group[0]) in group
+        for group, stage in zip(groups, stages, strict=True)
+    ]
+    return tuple(_repeats(group, compared, alone) for group, alone in zip(groups, by_stage, strict=True))
 
 
 def _repeats(group: Sequence[int], compared: Sequence[ComparedRun], alone: bool) -> Repeats:
