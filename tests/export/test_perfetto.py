@@ -357,6 +357,17 @@ def test_a_table_that_is_missing_is_named(small: Path, tmp_path: Path, lost: str
     assert not (tmp_path / "out.pftrace").exists()
 
 
+@pytest.mark.parametrize("emptied", ["collectives.parquet", "events/rank=1/part-0.parquet"])
+def test_a_table_that_lost_its_rows_is_named(small: Path, tmp_path: Path, emptied: str) -> None:
+    shutil.copytree(small, tmp_path / "analysis")
+    path = tmp_path / "analysis" / emptied
+    pq.write_table(pq.read_table(path.open("rb")).slice(0, 0), path)
+    done = zerotrace("export", str(tmp_path), "--perfetto", str(tmp_path / "out.pftrace"))
+    assert done.exit_code == 1
+    assert f"{emptied}: 0 rows" in done.stderr
+    assert not (tmp_path / "out.pftrace").exists()
+
+
 def test_labelled_gathers_of_a_demand_are_on_a_track_of_their_kind(tmp_path: Path) -> None:
     traces = []
     for rank in range(2):

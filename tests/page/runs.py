@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zerotrace.analysis.derived import with_derived
 from zerotrace.model import (
     Analysis,
     Attribution,
@@ -106,7 +107,7 @@ class Run:
         return min(starts)
 
     def with_(self, **changes: Any) -> Run:
-        return replace(self, analysis=replace(self.analysis, **changes))
+        return replace(self, analysis=with_derived(replace(self.analysis, **changes)))
 
     def busy(self, rank: int, role: str, start: int, end: int) -> int:
         """Busy time of a summary lane in [start, end), ns after the page's zero."""
@@ -218,7 +219,7 @@ def make_run(
         manifest=manifest,
         elapsed_s=1.25,
     )
-    return Run(analysis, rows, windows)
+    return Run(with_derived(analysis, num_rows=len(rows)), rows, windows)
 
 
 def _partition(rows: Sequence[Row], window: StepWindow, mode: Mode) -> StepPartition:

@@ -69,7 +69,7 @@ def test_marks_stay_below_three_thousand_with_a_thousand_ranks() -> None:
     )
     figure = step_figure(wide)
     assert num_marks(figure) <= 3000
-    assert f"the {MAX_BARS} of 1000 ranks" in figure.caption
+    assert f"the {MAX_BARS} of 1,000 ranks" in figure.caption
     assert figure.figure["layout"]["yaxis"]["ticktext"][0] == f"rank {1000 - MAX_BARS}"
 
 

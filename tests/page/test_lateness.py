@@ -87,5 +87,5 @@ def test_of_many_ranks_the_latest_are_shown(report: Report) -> None:
     part = lateness_part(replace(stragglers, ranks=ranks))
     assert part is not None
     assert len(part.rows) == MAX_RANKS
-    assert part.rows[0].lateness.rank == MAX_RANKS + 4
+    assert part.rows[0].rank == MAX_RANKS + 4
     assert part.note == f"The {MAX_RANKS} of {MAX_RANKS + 5} ranks with the most lateness."

@@ -309,10 +309,9 @@ def test_definitions_name_every_part_of_the_partition() -> None:
 
 
 def test_what_is_not_different_has_no_sign_and_no_reason(open_report: OpenReport) -> None:
-    row = HtaComparison(0, "overlap", "%", 12.249, 12.25, None)
-    assert row.text(row.difference, points=True) == "0.00 points"
-    assert HtaComparison(0, "idle", "ns", 0, 400, None).text(-400) == "0.000 ms"
-    assert HtaComparison(0, "idle", "ns", 0, 4e6, None).text(-4e6) == "−4.000 ms"
+    assert HtaComparison(0, "overlap", "%", 12.249, 12.25, -0.001, None).text(-0.001, points=True) == "0.00 points"
+    assert HtaComparison(0, "idle", "ns", 0, 400, -400, None).text(-400) == "0.000 ms"
+    assert HtaComparison(0, "idle", "ns", 0, 4e6, -4e6, None).text(-4e6) == "−4.000 ms"
     report = hta_report()
     report = replace(report, overlap=tuple(replace(entry, note=None) for entry in report.overlap))
     page = open_report(training_run(hta=report))

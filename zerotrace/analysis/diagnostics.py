@@ -10,7 +10,8 @@ from zerotrace.model import Diagnostic, Level
 
 _WORST_FIRST = (Level.ERROR, Level.WARNING, Level.INFO)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_NAMED_FILES = 3
+#: Files that are named; the others are counted.
+NAMED_FILES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,8 @@ class DiagnosticGroup:
         files = self.files[1:]
         if len(files) + 1 < self.num_notes:
             return f"and {self.num_notes - 1} more of these{in_all}"
-        named = ", ".join(files[:_NAMED_FILES])
-        more = f" and {len(files) - _NAMED_FILES} more files" if len(files) > _NAMED_FILES else ""
+        named = ", ".join(files[:NAMED_FILES])
+        more = f" and {len(files) - NAMED_FILES} more files" if len(files) > NAMED_FILES else ""
         return f"the same of {named}{more}{in_all}"
 
 

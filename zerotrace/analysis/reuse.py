@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotrace.errors import StoreError
 from zerotrace.ingest.files import digest_file, printable_name
-from zerotrace.model import Analysis
+from zerotrace.model import ANALYSIS_VERSION, Analysis
 from zerotrace.site import Site
 from zerotrace.store import ANALYSIS_FILE, MANIFEST_FILE, read_analysis
 from zerotrace.version import VERSION
@@ -96,7 +96,9 @@ def standing(target: Path, request: Request) -> Standing:
         named = ", ".join(f"{key}: {_plain(old.options.get(key))}" for key in sorted(differ))
         return Standing(reason=f"it was made with other options ({named})")
     missing = [name for name in old.outputs if not (target / name).is_file()]
-    wants_more = any(request.options[key] and not old.options.get(key) for key in _ADDING)
+    wants_more = _is_older(old.schema_version) or any(
+        request.options[key] and not old.options.get(key) for key in _ADDING
+    )
     if missing or wants_more:
         # Completing it writes the folder anew: nothing that is in it may be lost by that.
         more = [key for key in _ADDING if old.options.get(key) and not request.options[key]]
@@ -113,6 +115,12 @@ def _digest_now(request: Request, path: Path, old: Analysis) -> str:
     if mark is not None and name in old.inputs and old.store_marks.get(name) == mark:
         return old.inputs[name]
     return request.digest(path)
+
+
+def _is_older(version: str) -> bool:
+    """Whether a file of this version of the format lacks figures that it would have now."""
+    minor = version.partition(".")[2]
+    return len(minor) < 9 and minor.isdecimal() and int(minor) < int(ANALYSIS_VERSION.partition(".")[2])
 
 
 def _own(analysis: Analysis) -> set[str]:

@@ -15,6 +15,7 @@ from zerotrace.analysis.agreement import common_mode, disagreements, hosts_of_ra
 from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.collective_figures import collective_figures
 from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.derived import with_derived
 from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.gathers.run import gather_of_rows, run_gathers, with_gathers
@@ -52,6 +53,7 @@ from zerotrace.model import (
     WireLedger,
 )
 from zerotrace.placing import new_folder
+from zerotrace.row_counts import count_rows, count_timed
 from zerotrace.schema import (
     COLLECTIVES,
     GATHERS,
@@ -227,10 +229,11 @@ def analyze(
         if measured.timeline is not None:
             write_arrow(folder, MEMORY, measured.timeline)
         analysis = _with_overlap_tax(analysis, meeting, readings, folder)
-        write_table(folder, STEPS, analysis.windows)
-        write_table(folder, PARTITION, analysis.partition)
         if options.hta:
             analysis = _with_hta(analysis, folder)
+        analysis = with_derived(analysis, count_timed(folder))
+        write_table(folder, STEPS, analysis.windows)
+        write_table(folder, PARTITION, analysis.partition)
         if analysis.hta is not None:
             write_table(folder, HTA_OVERLAP, analysis.hta.overlap)
             write_table(folder, HTA_IDLE, analysis.hta.idle)
@@ -240,7 +243,7 @@ def analyze(
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
         outputs = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         outputs |= {REPORT_FILE} if render is not None else set()
-        analysis = replace(analysis, outputs=tuple(sorted(outputs)))
+        analysis = replace(analysis, outputs=tuple(sorted(outputs)), row_counts=count_rows(folder))
         write_analysis(folder, analysis)
         if render is not None:
             watch.stage("Drawing the report")

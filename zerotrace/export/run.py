@@ -16,6 +16,7 @@ from zerotrace.export.times import shifts
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Analysis, Attribution
 from zerotrace.placing import new_file
+from zerotrace.row_counts import require_rows
 from zerotrace.schema import COLLECTIVES, GATHERS, MEMORY, TableSchema
 from zerotrace.store import (
     analysis_folder,
@@ -58,6 +59,7 @@ def export_perfetto(folder: Path, target: Path, *, host: bool = True, replace: b
     place = analysis_folder(folder)
     analysis = read_analysis(place)
     require_events(place, analysis)
+    require_rows(place, analysis)
     shift, aligned = shifts(analysis, *_extent(place))
     collectives = _OfRanks.read(place, COLLECTIVES, COLLECTIVE_COLUMNS, analysis)
     gathers = _OfRanks.read(place, GATHERS, GATHER_COLUMNS, analysis)

@@ -31,7 +31,16 @@ from zerotrace.model.comparison import (
     Work,
 )
 from zerotrace.model.finding import MOST_FINDINGS, Finding, Gain, Place
-from zerotrace.model.gathers import GatherGroup, GatherReport, GatherStep, GatherTotals, HeldGather, LinkUse, SlackBin
+from zerotrace.model.gathers import (
+    GatherGroup,
+    GatherMeans,
+    GatherReport,
+    GatherStep,
+    GatherTotals,
+    HeldGather,
+    LinkUse,
+    SlackBin,
+)
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
 from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
 from zerotrace.model.memory import (
@@ -52,7 +61,16 @@ from zerotrace.model.memory import (
 from zerotrace.model.overlap_tax import KernelTax, NotCompared, OverlapTax, RankTax, TaxVerdict
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
 from zerotrace.model.reductions import ReductionStep
-from zerotrace.model.result import ANALYSIS_VERSION, Analysis, Diagnostic, KernelTime, Spread, TraceSource, Verdict
+from zerotrace.model.result import (
+    ANALYSIS_VERSION,
+    Analysis,
+    Diagnostic,
+    KernelTime,
+    RunTotals,
+    TraceSource,
+    Verdict,
+)
+from zerotrace.model.spread import Spread
 from zerotrace.model.stragglers import Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
 from zerotrace.model.trust import Bound, FigureBounds, Trust
 from zerotrace.model.vocabulary import OWNER_MEANINGS, Attribution, Category, Level, Mode, Owner, WindowKind
@@ -94,6 +112,7 @@ __all__ = [
     "Finding",
     "Gain",
     "GatherGroup",
+    "GatherMeans",
     "GatherReport",
     "GatherStep",
     "GatherTotals",
@@ -140,6 +159,7 @@ __all__ = [
     "ReductionStep",
     "Repeats",
     "RunManifest",
+    "RunTotals",
     "SentBytes",
     "Setting",
     "SlackBin",

@@ -8,11 +8,11 @@ from enum import Enum
 
 from zerotrace.model.ablation import Ablation
 from zerotrace.model.memory import LadderStep
-from zerotrace.model.result import Spread
+from zerotrace.model.spread import Spread
 from zerotrace.model.vocabulary import Owner
 from zerotrace.model.wire import CollectiveKind
 
-COMPARISON_VERSION = "1.1"
+COMPARISON_VERSION = "1.2"
 
 
 class Cause(str, Enum):
@@ -66,6 +66,8 @@ class StepCauses:
     """In the order of :class:`Cause`, those that take time. Σ step_ns is the unprofiled step."""
     overlapped_ns: float
     """Of compute, what hides communication; in the profiled step."""
+    overlapped_step_ns: float
+    """The same in the unprofiled step: ``overlapped × device_scale``."""
     device_scale: float
     """What compute, transfer and copies are scaled by: 1, since a profiler slows the host and not the device. Where
     these alone take longer than the unprofiled step, and in host mode, it is ``host_scale``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerotrace.labels import GatherKind, Phase
+from zerotrace.model.spread import Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class GatherGroup:
     """Prefetches that hold compute back; ``None`` in host mode."""
     num_demand: int
     totals: GatherTotals
+    step_gather_ns: float | None = None
+    """``gather / warm steps``: gather time a step and rank; ``None`` where no step is warm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,22 @@ class GatherStep:
         if self.refresh_start_ns is None or self.refresh_end_ns is None:
             return None
         return self.refresh_end_ns - self.refresh_start_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherMeans:
+    """The mean warm step of a rank. ``None`` where a figure is unknown in any of the steps."""
+
+    num_prefetch: float
+    num_demand: float
+    num_refresh: float
+    num_unknown: float
+    num_late: float | None
+    blocking_ns: float | None
+    coordinator_ns: float | None
+    coordinator_host_bound_ns: float | None
+    num_forced_syncs: float | None
+    forced_sync_ns: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +151,8 @@ class SlackBin:
     num_demand: int
     num_prefetch: int
     num_unknown: int
+    num_gathers: int | None = None
+    """All three."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,5 +180,10 @@ class GatherReport:
     link: LinkUse | None
     """``None`` where transfer or bytes are unknown."""
     slack: tuple[SlackBin, ...]
+    hidden_ratio: Spread | None = None
+    """``hidden / gather`` of each rank; ``None`` where every step is cold, like the next two."""
+    hidden_transfer_ratio: Spread | None = None
+    """The same over transfer alone; ``None`` where that is unknown, too."""
+    means: GatherMeans | None = None
     num_persisted: int | None
     """Parameters that are refreshed in a step: persisted, kept whole on every rank."""

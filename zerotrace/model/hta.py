@@ -24,6 +24,12 @@ class HtaOverlap:
     our_idle_ns: int
     hta_total_ns: int
     our_total_ns: int
+    overlap_difference_percent: float | None = None
+    """HTA's less ours, in points; so are the next four, in ns. ``None`` where one is unknown."""
+    compute_difference_ns: int | None = None
+    non_compute_difference_ns: int | None = None
+    idle_difference_ns: int | None = None
+    total_difference_ns: int | None = None
     note: str | None = None
     """Why the two differ, where they do."""
 

@@ -163,6 +163,8 @@ class OwnerGap:
     """``measured − DeepSpeed's``."""
     unexplained_bytes: int
     """The part of the gap that ``words`` do not explain, without its sign."""
+    explained_bytes: int | None = None
+    """The part that has a name, with the sign of the gap: ``± max(|gap| − unexplained, 0)``; zero without a gap."""
     words: str | None = None
     """What the gap is."""
 
@@ -182,6 +184,8 @@ class Reconciliation:
     """Most measured bytes first."""
     unexplained_bytes: int
     """Σ over owners: gaps of opposite signs do not cancel."""
+    gap_bytes: int | None = None
+    """``measured − DeepSpeed's``, over all owners."""
     unexplained_ratio: float
     """Of what was measured."""
     words: tuple[str, ...] = ()

@@ -64,6 +64,10 @@ class StepPartition:
     """Idle after the window's last row."""
     unlinked_ns: int | None = None
     """Idle before rows whose launch is not in the trace."""
+    other_idle_ns: int | None = None
+    """``idle − host_bound``; all of it where causes are unknown."""
+    overlap_ratio: float | None = None
+    """``overlapped / comm``; ``None`` where there is no communication."""
 
     @property
     def known(self) -> bool:
@@ -76,13 +80,6 @@ class StepPartition:
         if self.blocking_queued_ns is None or self.blocking_sync_ns is None:
             return None
         return self.blocking_queued_ns + self.blocking_sync_ns
-
-    @property
-    def overlap_ratio(self) -> float | None:
-        """``overlapped / comm``; ``None`` where there is no communication."""
-        if not self.comm_ns or self.overlapped_ns is None:
-            return None
-        return self.overlapped_ns / self.comm_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +103,8 @@ class RankSummary:
     exposed_wait_ns: float | None = None
     blocking_ns: float | None = None
     host_bound_ns: float | None = None
+    other_idle_ns: float | None = None
+    """``idle − host_bound``; all of it where causes are unknown."""
     bounds: FigureBounds | None = None
     """Where kernels of unknown class ran: the least and the most that figures can be; ``None`` without any."""
     outside_steps_ns: int

@@ -17,12 +17,13 @@ from zerotrace.model.memory import MemoryReport
 from zerotrace.model.overlap_tax import OverlapTax
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
 from zerotrace.model.reductions import ReductionStep
+from zerotrace.model.spread import Spread
 from zerotrace.model.stragglers import Stragglers
 from zerotrace.model.trust import Trust
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
 from zerotrace.model.wire import WireLedger
 
-ANALYSIS_VERSION = "1.0"
+ANALYSIS_VERSION = "1.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +63,6 @@ class TraceSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A figure over ranks and steps."""
-
-    min: float
-    median: float
-    max: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The figures that answer first. Times are per step, each with its spread over ranks' mean steps.
 
@@ -100,6 +92,10 @@ class Verdict:
     study_exposed_ns: float | None = None
     """``unprofiled step − baseline's``: exposed communication as the study has it, and all else that the run does more
     slowly than one device alone. May be below zero."""
+    compute_ratio: Spread | None = None
+    """``compute / span`` of the ranks' mean steps, each rank's time by its own step; so are the next two."""
+    exposed_ratio: Spread | None = None
+    idle_ratio: Spread | None = None
     headline: str
     """The answer in one or two sentences."""
 
@@ -113,6 +109,19 @@ class KernelTime:
     category: Category
     count: int
     total_ns: int
+    ratio: float | None = None
+    """``total / Σ total`` over the rank's names in the list that this is an entry of; ``None`` where that is zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTotals:
+    """How much was read."""
+
+    num_ranks: int
+    num_events: int
+    """Σ over trace files."""
+    num_rows: int | None = None
+    """Rows of device time, of host time in host mode; ``None`` where they were not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +137,8 @@ class Analysis:
     windows: tuple[StepWindow, ...]
     partition: tuple[StepPartition, ...]
     ranks: tuple[RankSummary, ...]
+    totals: RunTotals | None = None
+    """``None`` in files of versions before it."""
     left_out_steps: tuple[int, ...] = ()
     """Steps in which ranks wait for another one's profiler: in no mean, unless a rank has no others."""
     verdict: Verdict
@@ -172,5 +183,7 @@ class Analysis:
     """Options of ``zerotrace analyze`` that change what is written."""
     outputs: tuple[str, ...] = ()
     """Files that were written beside this one."""
+    row_counts: Mapping[str, int] = field(default_factory=dict)
+    """Rows of every table among them, by file."""
     elapsed_s: float | None = None
     """Wall-clock seconds that the analysis took."""

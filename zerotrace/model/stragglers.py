@@ -68,6 +68,8 @@ class Lateness:
     began_ns: int
     """How much later than that rank's its own time began, summed: the previous collective's ends differ, or there
     was none and its step began later."""
+    more: OwnTime | None = None
+    """``own − before``, part by part: what it had more of. ``more.total + began`` is its lateness."""
 
 
 @dataclass(frozen=True, kw_only=True)

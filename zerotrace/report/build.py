@@ -12,7 +12,7 @@ from zerotrace.analysis.diagnostics import group_diagnostics
 from zerotrace.model import STEP_ALL, Analysis, Level
 from zerotrace.report import embed, figures
 from zerotrace.report.bands import BAND_KINDS
-from zerotrace.report.charts import Chart
+from zerotrace.report.charts import Chart, with_figures
 from zerotrace.report.collectives import collectives_section
 from zerotrace.report.findings import finding_entries
 from zerotrace.report.gathers import gathers_section
@@ -117,6 +117,6 @@ def _page_data(
         "categories": CATEGORIES,
         "bandKinds": BAND_KINDS,
         "timeline": header,
-        "stepFigure": steps.figure,
-        "charts": {chart.id: chart.figure for chart in charts},
+        "stepFigure": with_figures(steps.figure),
+        "charts": {chart.id: with_figures(chart.figure) for chart in charts},
     }

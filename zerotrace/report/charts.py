@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zerotrace.report.embed import printable
+from zerotrace.report.words import Shown, figures_in, joined, parts_of, tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,33 @@ class Chart:
         return int(self.figure["layout"]["height"])
 
 
+def with_figures(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure of plotly that says which figures of the run stand in its texts.
+
+    Each trace lists those of its texts in ``meta.figures``, as text and value, and the layout those of its axis: what a
+    picture shows can so be held against the JSON of the page to the last digit.
+    """
+    layout = figure["layout"]
+    return {
+        **figure,
+        "data": [_with_figures(trace, trace.get("text"), trace.get("hovertext")) for trace in figure["data"]],
+        "layout": _with_figures(layout, layout.get("xaxis")),
+    }
+
+
+def _with_figures(part: Mapping[str, Any], *texts: Any) -> dict[str, Any]:
+    pairs = dict.fromkeys((str(one), one.value) for one in figures_in(texts) if one.value is not None)
+    return {**part, "meta": {**part.get("meta", {}), "figures": [list(pair) for pair in pairs]}}
+
+
 def chart_text(text: str) -> str:
     """A name from a trace as a text of plotly, which reads a little HTML in its texts."""
     return html.escape(printable(text), quote=False)
+
+
+def escaped(text: str) -> str:
+    """The same for a text in parts, whose figures stay what they are."""
+    return joined("", (part if isinstance(part, Shown) else chart_text(part) for part in parts_of(text)))
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -146,7 +171,7 @@ def _ends(rows: Sequence[BarRow]) -> dict[str, Any]:
         "meta": {"role": "total"},
         "x": [_widest([row]) for row in rows],
         "y": list(range(len(rows))),
-        "text": [f"\u2009 {row.text}" for row in rows],
+        "text": [tell("\u2009 {}", row.text) for row in rows],
         "textposition": "middle right",
         "hoverinfo": "skip",
         "cliponaxis": False,

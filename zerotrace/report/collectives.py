@@ -8,6 +8,7 @@ from typing import Any
 
 from zerotrace.model import STEP_ALL, CollectiveFigures, CollectiveKind, Collectives, StepArrivals
 from zerotrace.report.charts import Chart, chart_text, decades, label_px, log_axis
+from zerotrace.report.words import Named, counted, joined, shown, tell
 from zerotrace.units import NS_PER_MS, format_count, format_ns, format_traffic
 
 #: Ranks in the heat map; rows in the tables of arrivals and of the sample.
@@ -67,7 +68,9 @@ def collectives_section(collectives: Collectives | None, whole_trace: bool = Fal
     note = None
     if len(arrivals) > MAX_TABLE_ROWS:
         arrivals = tuple(sorted(arrivals, key=lambda a: -a.caused_wait_ns)[:MAX_TABLE_ROWS])
-        note = f"The {MAX_TABLE_ROWS} of {format_count(len(collectives.arrivals))} that others waited for most."
+        note = tell(
+            "The {} of {} that others waited for most.", counted(MAX_TABLE_ROWS), counted(len(collectives.arrivals))
+        )
     return CollectivesSection(
         lead=_lead(collectives, whole_trace),
         collectives=collectives,
@@ -85,19 +88,24 @@ def kind_name(kind: CollectiveFigures) -> str:
 
 
 def _lead(collectives: Collectives, whole_trace: bool) -> str:
-    steps = "one step" if collectives.num_steps == 1 else f"{collectives.num_steps} steps"
+    steps = "one step" if collectives.num_steps == 1 else tell("{} steps", shown(collectives.num_steps))
     if whole_trace:
         steps = "the whole trace"
     if not collectives.num_matched:
-        return f"Figures are of {steps}; no collective was found on two ranks, so that transfer and wait are unknown."
+        return tell(
+            "Figures are of {}; no collective was found on two ranks, so that transfer and wait are unknown.", steps
+        )
     count, lonely = collectives.num_matched, collectives.num_unmatched
     noun, verb = ("collective", "was") if count == 1 else ("collectives", "were")
     without = ""
     if lonely:
-        without = f"; {format_count(lonely)} {'row has' if lonely == 1 else 'rows have'} no partner"
-    return (
-        f"{format_count(count)} {noun} of {steps} {verb} found on several ranks{without}. Calls, bytes and times are "
-        f"the mean of a {'rank' if whole_trace else 'step and rank'}; medians are over single collectives."
+        without = tell(f"; {{}} {'row has' if lonely == 1 else 'rows have'} no partner", shown(lonely, format_count))
+    return tell(
+        f"{{}} {noun} of {{}} {verb} found on several ranks{{}}. Calls, bytes and times are the mean of a "
+        f"{'rank' if whole_trace else 'step and rank'}; medians are over single collectives.",
+        shown(count, format_count),
+        steps,
+        without,
     )
 
 
@@ -130,12 +138,16 @@ def _scatter(collectives: Collectives) -> Chart | None:
         if of_kind:
             legend.append((series[0], f"{series[2]} {series[3]}"))
             traces.append(_marks(series, [points[i] for i in of_kind]))
-    drawn = format_count(len(points))
-    part = "" if len(points) == sample.num_all else f" {drawn} of {format_count(sample.num_all)} are drawn."
+    part = ""
+    if len(points) != sample.num_all:
+        part = tell(" {} of {} are drawn.", counted(len(points)), shown(sample.num_all, format_count))
     return Chart(
         id="collective-sizes",
-        caption="Each mark is one collective: the time of its transfer over its size S, with dotted lines at 1, 10 and "
-        "100 GB/s." + part,
+        caption=tell(
+            "Each mark is one collective: the time of its transfer over its size S, with dotted lines at 1, 10 and "
+            "100 GB/s.{}",
+            part,
+        ),
         label="Transfer time of collectives over their size; the same figures are in the table below",
         legend=tuple(legend),
         figure={
@@ -166,8 +178,13 @@ def _marks(series: tuple[str, str, str, str], points: Sequence[SamplePoint]) -> 
         "x": [point.size_bytes for point in points],
         "y": [point.transfer_ns for point in points],
         "hovertext": [
-            f"<b>{chart_text(point.name)}</b><br>{format_traffic(point.size_bytes)} in {format_ns(point.transfer_ns)}"
-            f"<br>{_step_name(point.step)}, the first waits {format_ns(point.skew_ns)}"
+            tell(
+                f"<b>{{}}</b><br>{{}} in {{}}<br>{_step_name(point.step)}, the first waits {{}}",
+                Named(chart_text(point.name)),
+                shown(point.size_bytes, format_traffic),
+                shown(point.transfer_ns, format_ns),
+                shown(point.skew_ns, format_ns),
+            )
             for point in points
         ],
         "hoverinfo": "text",
@@ -209,9 +226,17 @@ def _heat(collectives: Collectives) -> Chart | None:
     by_place = {(entry.rank, entry.step): entry for entry in arrivals}
     cells = [[by_place.get((rank, step)) for step in steps] for rank in ranks]
     names = [f"rank {rank}" for rank in ranks]
-    left = [f"{len(caused)} ranks" for _ in range(len(ranks) < len(caused))]
-    left += [f"{len({e.step for e in arrivals})} steps" for _ in range(len(steps) < len({e.step for e in arrivals}))]
-    part = f" The {len(ranks)} ranks most waited for and {len(steps)} steps, of {' and '.join(left)}." if left else ""
+    all_steps = {entry.step for entry in arrivals}
+    left = [tell("{} ranks", counted(len(caused)))] if len(ranks) < len(caused) else []
+    left += [tell("{} steps", counted(len(all_steps)))] if len(steps) < len(all_steps) else []
+    part = ""
+    if left:
+        part = tell(
+            " The {} ranks most waited for and {} steps, of {}.",
+            counted(len(ranks)),
+            counted(len(steps)),
+            joined(" and ", left),
+        )
     few = len(ranks) * len(steps) <= _MAX_CELL_TEXTS
     trace: dict[str, Any] = {
         "type": "heatmap",
@@ -229,8 +254,10 @@ def _heat(collectives: Collectives) -> Chart | None:
     }
     return Chart(
         id="collective-arrivals",
-        caption="How long the others waited, in sum, for each rank as the last to arrive, and at how many collectives."
-        + part,
+        caption=tell(
+            "How long the others waited, in sum, for each rank as the last to arrive, and at how many collectives.{}",
+            part,
+        ),
         label="Waiting caused by each rank in each step; the same figures are in the table below",
         figure={
             "data": [trace, *([_cell_texts(trace, cells)] if few else [])],
@@ -254,7 +281,9 @@ def _cell_texts(heat: dict[str, Any], cells: Sequence[Sequence[StepArrivals | No
         "meta": {"role": "cells", "shares": [cell.caused_wait_ns / NS_PER_MS / heat["zmax"] for _, _, cell in places]},
         "x": [x for x, _, _ in places],
         "y": [y for _, y, _ in places],
-        "text": [f"{format_ns(cell.caused_wait_ns)}, {cell.num_last} ×" for _, _, cell in places],
+        "text": [
+            tell("{}, {} ×", shown(cell.caused_wait_ns, format_ns), shown(cell.num_last)) for _, _, cell in places
+        ],
         "hoverinfo": "skip",
     }
 
@@ -262,9 +291,12 @@ def _cell_texts(heat: dict[str, Any], cells: Sequence[Sequence[StepArrivals | No
 def _cell_hover(cell: StepArrivals | None) -> str:
     if cell is None:
         return "no collective"
-    return (
-        f"<b>rank {cell.rank}, {_step_name(cell.step)}</b><br>last at {format_count(cell.num_last)} of "
-        f"{format_count(cell.num_collectives)} collectives<br>the others waited {format_ns(cell.caused_wait_ns)} for it"
+    return tell(
+        f"<b>rank {cell.rank}, {_step_name(cell.step)}</b><br>last at {{}} of {{}} collectives<br>"
+        "the others waited {} for it",
+        shown(cell.num_last, format_count),
+        shown(cell.num_collectives, format_count),
+        shown(cell.caused_wait_ns, format_ns),
     )
 
 

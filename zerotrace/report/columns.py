@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotrace.report.charts import Chart, chart_text
+from zerotrace.report.charts import Chart, chart_text, escaped
+from zerotrace.report.words import joined, tell
 
 _LINE_CHARACTERS = 11
 _MAX_LINES = 4
@@ -112,7 +113,7 @@ def column_chart(
                     "tickangle": 0,
                     "tickvals": list(range(len(columns))),
                     "ticktext": [
-                        f"{'<br>'.join(map(chart_text, lines_))}<br><b>{chart_text(column.text)}</b>"
+                        tell("{}<br><b>{}</b>", joined("<br>", map(chart_text, lines_)), column.text)
                         for lines_, column in zip(names, columns, strict=True)
                     ],
                 },
@@ -155,7 +156,7 @@ def _bars(columns: Sequence[Column]) -> list[dict[str, Any]]:
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,
-            "hovertext": [chart_text(segment.hover) for _, _, segment in parts],
+            "hovertext": [escaped(segment.hover) for _, _, segment in parts],
             "hoverinfo": "text",
         }
         for role, parts in found.items()
@@ -173,7 +174,7 @@ def _strips(columns: Sequence[Column]) -> list[dict[str, Any]]:
             "y": [strip.length],
             "width": _STRIP_WIDTH,
             "offset": _COLUMN_WIDTH / 2 - _STRIP_WIDTH,
-            "hovertext": [chart_text(strip.hover)],
+            "hovertext": [escaped(strip.hover)],
             "hoverinfo": "text",
         }
         for place, strip in found
@@ -190,7 +191,7 @@ def _line_traces(line: TheoryLine) -> list[dict[str, Any]]:
             continue
         x += [place - _LINE_WIDTH / 2, place, place + _LINE_WIDTH / 2, None]
         y += [value, value, value, None]
-        hover += [chart_text(text)] * 3 + [""]
+        hover += [escaped(text)] * 3 + [""]
     base = {"type": "scatter", "mode": "lines", "x": x, "y": y}
     return [
         {**base, "meta": {"role": "halo"}, "hoverinfo": "skip"},

@@ -7,12 +7,14 @@ import json
 from zerotrace.analysis.compare.table import stage_text, study_csv
 from zerotrace.model import Comparison, Quantity, Setting
 from zerotrace.report import embed
+from zerotrace.report.charts import with_figures
 from zerotrace.report.compared.memory import legend_of_both, memory_lead, owners_text, peak_figure, resident_figure
 from zerotrace.report.compared.step import step_figure, step_lead
 from zerotrace.report.compared.traffic import hidden_figure, throughput_figure, wire_figure
 from zerotrace.report.compared.words import QUANTITY_NAMES, WORDS, changes_of, quantity_text
 from zerotrace.report.pages import plain, render_page
 from zerotrace.report.summary import format_parameters
+from zerotrace.report.words import Named, counted, joined, shown, tell
 
 # One module scope: each file uses what stands above it.
 _SCRIPTS = ("block.js", "plot.js", "charts.js", "tables.js", "shell.js", "compare.js")
@@ -39,7 +41,7 @@ def render_comparison(comparison: Comparison) -> str:
         "compare.html.j2",
         _SCRIPTS,
         version=comparison.zerotrace_version,
-        page_data={"charts": {figure.chart.id: figure.chart.figure for figure in figures.values() if figure.chart}},
+        page_data={"charts": {f.chart.id: with_figures(f.chart.figure) for f in figures.values() if f.chart}},
         comparison=comparison,
         comparison_json=embed.script_json(plain(comparison)),
         study_csv=embed.script_json(study_csv(comparison)),
@@ -67,20 +69,20 @@ def _title(comparison: Comparison) -> str:
     if len(labels) == 1:
         return labels[0]
     if len(labels) > 6:
-        return f"{len(labels)} runs side by side"
-    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+        return tell("{} runs side by side", counted(len(labels)))
+    return tell("{} and {}", joined(", ", map(Named, labels[:-1])), Named(labels[-1]))
 
 
 def _facts(comparison: Comparison) -> tuple[str, ...]:
     """What all runs share."""
     runs = comparison.runs
     shared = {run.num_params for run in runs}
-    facts = [f"{len(runs)} runs" if len(runs) > 1 else "one run"]
+    facts: list[str] = [tell("{} runs", counted(len(runs))) if len(runs) > 1 else "one run"]
     if len(shared) == 1:
-        facts.append(f"Ψ {format_parameters(shared.pop())}")
+        facts.append(tell("Ψ {}", shown(shared.pop(), format_parameters)))
     if len({run.world_size for run in runs}) == 1:
         ranks = runs[0].world_size
-        facts.append("one rank" if ranks == 1 else f"{ranks} ranks")
+        facts.append("one rank" if ranks == 1 else tell("{} ranks", shown(ranks)))
     return tuple(facts)
 
 

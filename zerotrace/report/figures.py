@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode
 from zerotrace.report.embed import printable
-from zerotrace.report.summary import format_percent
+from zerotrace.report.words import counted, shown, tell
 from zerotrace.units import NS_PER_MS, format_ns
 
 MAX_RANKS_WITH_STEPS = 16
@@ -36,8 +36,10 @@ class StepBar:
     exposed_ns: float | None
     copy_only_ns: float | None
     idle_ns: float | None
+    exposed_transfer_ns: float | None
     exposed_wait_ns: float | None
     host_bound_ns: float | None
+    other_idle_ns: float | None
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,20 @@ def step_figure(analysis: Analysis) -> StepFigure:
             "idle time is not defined for it, and the figure at its end is the length of the host's window."
         )
     if mean:
-        caption = (
-            f"Each bar is the mean step of one rank, since {len(analysis.partition)} single steps are too many bars to "
-            "read; the table below has every step."
+        caption = tell(
+            "Each bar is the mean step of one rank, since {} single steps are too many bars to read; the table below "
+            "has every step.",
+            counted(len(analysis.partition)),
         )
     if len(bars) > MAX_BARS:
         shown = sorted(
             sorted(bars, key=lambda b: -(b.exposed_ns or 0))[:MAX_BARS], key=lambda b: (b.rank, b.device or 0)
         )
-        caption = (
-            f"Each bar is the mean step of one rank: the {MAX_BARS} of {len(bars)} ranks with the most exposed "
-            "communication; the table below has all of them."
+        caption = tell(
+            "Each bar is the mean step of one rank: the {} of {} ranks with the most exposed communication; the table "
+            "below has all of them.",
+            counted(MAX_BARS),
+            counted(len(bars)),
         )
     roles = _roles(analysis)
     return StepFigure(caption=caption, roles=roles, bars=tuple(bars), figure=_bar_figure(shown, roles))
@@ -119,8 +124,10 @@ def _single_bars(analysis: Analysis, devices: dict[int, int]) -> list[StepBar]:
             exposed_ns=p.exposed_ns,
             copy_only_ns=p.copy_only_ns,
             idle_ns=p.idle_ns,
+            exposed_transfer_ns=p.exposed_transfer_ns,
             exposed_wait_ns=p.exposed_wait_ns,
             host_bound_ns=p.host_bound_ns,
+            other_idle_ns=p.other_idle_ns,
         )
         for p in analysis.partition
     ]
@@ -139,8 +146,10 @@ def _mean_bars(analysis: Analysis, devices: dict[int, int]) -> list[StepBar]:
             exposed_ns=r.exposed_ns,
             copy_only_ns=r.copy_only_ns,
             idle_ns=r.idle_ns,
+            exposed_transfer_ns=r.exposed_transfer_ns,
             exposed_wait_ns=r.exposed_wait_ns,
             host_bound_ns=r.host_bound_ns,
+            other_idle_ns=r.other_idle_ns,
         )
         for r in analysis.ranks
     ]
@@ -200,9 +209,10 @@ def _role_trace(role: str, name: str, bars: Sequence[tuple[StepBar, float]], wid
         start, size = _segment(role, bar)
         base.append(start / NS_PER_MS)
         length.append(size / NS_PER_MS)
-        text.append(_in_ms(size) if role != "overlapped" and size / NS_PER_MS > 0.02 * widest_ms else "")
-        share = format_percent(size / bar.span_ns if bar.span_ns else None)
-        hover.append(f"<b>{printable(bar.label)}</b><br>{name} {format_ns(size)}, {share} of the step")
+        drawn = role != "overlapped" and size / NS_PER_MS > 0.02 * widest_ms
+        text.append(shown(size, _in_ms) if drawn else "")
+        label, of_step = printable(bar.label), shown(bar.span_ns, format_ns)
+        hover.append(tell(f"<b>{label}</b><br>{name} {{}}, of a step of {{}}", shown(size, format_ns), of_step))
     trace: dict[str, Any] = {
         "type": "bar",
         "orientation": "h",
@@ -227,7 +237,7 @@ def _role_trace(role: str, name: str, bars: Sequence[tuple[StepBar, float]], wid
 
 
 def _segment(role: str, bar: StepBar) -> tuple[float, float]:
-    """Start and length of one part of a bar, in ns."""
+    """Start and length of one part of a bar, in ns. Lengths are figures of the analysis, starts are sums of them."""
     compute, exposed = bar.compute_ns or 0, bar.exposed_ns or 0
     copy, overlapped = bar.copy_only_ns or 0, bar.overlapped_ns or 0
     wait, host = bar.exposed_wait_ns or 0, bar.host_bound_ns or 0
@@ -235,11 +245,11 @@ def _segment(role: str, bar: StepBar) -> tuple[float, float]:
     return {
         "compute": (0, compute),
         "overlapped": (compute - overlapped, overlapped),
-        "exposed": (compute, exposed - wait),
+        "exposed": (compute, exposed if bar.exposed_transfer_ns is None else bar.exposed_transfer_ns),
         "waiting": (compute + exposed - wait, wait),
         "copy": (compute + exposed, copy),
         "host": (busy, host),
-        "idle": (busy + host, (bar.idle_ns or 0) - host),
+        "idle": (busy + host, bar.other_idle_ns or 0),
     }[role]
 
 
@@ -270,7 +280,7 @@ def _total_trace(bars: Sequence[StepBar], positions: Sequence[float]) -> dict[st
         "meta": {"role": "total"},
         "x": [bar.span_ns / NS_PER_MS for bar in bars],
         "y": list(positions),
-        "text": [f"\u2009 {format_ns(bar.span_ns)}" for bar in bars],
+        "text": [tell("\u2009 {}", shown(bar.span_ns, format_ns)) for bar in bars],
         "textposition": "middle right",
         "hoverinfo": "skip",
         "cliponaxis": False,

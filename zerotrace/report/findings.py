@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotrace.model import MOST_FINDINGS, Analysis, Finding
+from zerotrace.model import MOST_FINDINGS, Analysis, Finding, Gain
 from zerotrace.report.payload import TimelinePayload
+from zerotrace.report.words import Named, joined, shown, tell
+from zerotrace.units import format_bytes, format_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +17,8 @@ class FindingEntry:
     finding: Finding
     href: str | None
     """Where the timeline shows the evidence; ``None`` where it does not."""
+    gain: str
+    """What the change is predicted to win, in words; empty where that is unknown."""
 
 
 def finding_entries(analysis: Analysis, payload: TimelinePayload) -> tuple[FindingEntry, ...]:
@@ -25,8 +29,19 @@ def finding_entries(analysis: Analysis, payload: TimelinePayload) -> tuple[Findi
         payload: knows where the timeline starts to count.
     """
     return tuple(
-        FindingEntry(finding=finding, href=_href(finding, payload)) for finding in analysis.findings[:MOST_FINDINGS]
+        FindingEntry(finding=finding, href=_href(finding, payload), gain=_gain_text(finding.gain))
+        for finding in analysis.findings[:MOST_FINDINGS]
     )
+
+
+def _gain_text(gain: Gain | None) -> str:
+    """As :attr:`zerotrace.model.Gain.text`, with its figures marked."""
+    if gain is None:
+        return ""
+    time = [] if gain.step_ns is None else [tell("{} a step", shown(gain.step_ns, format_ns))]
+    memory = [] if gain.memory_bytes is None else [tell("{} a rank", shown(gain.memory_bytes, format_bytes))]
+    amount = joined(" and ", time + memory)
+    return tell(f"{'at most' if gain.at_most else 'about'} {{}} ({{}})", amount, Named(gain.basis))
 
 
 def _href(finding: Finding, payload: TimelinePayload) -> str | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from zerotrace.analysis.gathers.figures import MAX_HELD
 from zerotrace.model import Analysis, GatherGroup, GatherReport, HeldGather, SlackBin
 from zerotrace.report.charts import BarRow, Chart, bar_layout, bar_traces, chart_text
-from zerotrace.report.gather_words import gather_lead, gather_remarks, module_name, warm_steps
+from zerotrace.report.gather_words import gather_lead, gather_remarks, module_name
 from zerotrace.report.payload import TimelinePayload
 from zerotrace.report.summary import format_percent
+from zerotrace.report.words import Named, counted, joined, shown, tell
 from zerotrace.units import NS_PER_MS, format_count, format_ns
 
 #: Bars in the picture of modules; the table has all of them.
@@ -72,13 +73,13 @@ def gathers_section(analysis: Analysis, payload: TimelinePayload) -> GathersSect
     some = MAX_HELD in (len(report.late), len(report.missed))
     return GathersSection(
         report=report,
-        lead=" ".join((gather_lead(report), *gather_remarks(report))),
+        lead=joined(" ", (gather_lead(report), *gather_remarks(report))),
         groups=_groups(report),
-        modules=_modules(report, len(warm_steps(report))),
+        modules=_modules(report),
         module_rows=report.modules[:MAX_ROWS],
         slack=_slack(report.slack),
         held=tuple(HeldRow(kind=kind, held=entry, href=_href(entry, payload)) for kind, entry in held),
-        held_note=f"The {MAX_HELD} of each kind that do so longest." if some else None,
+        held_note=tell("The {} of each kind that do so longest.", counted(MAX_HELD)) if some else None,
     )
 
 
@@ -90,44 +91,50 @@ def _groups(report: GatherReport) -> tuple[GroupRow, ...]:
     return tuple(rows)
 
 
-def _modules(report: GatherReport, num_steps: int) -> Chart | None:
+def _modules(report: GatherReport) -> Chart | None:
     """Gather time of the modules with the most of it, hidden and exposed, a step and rank."""
     timed = [group for group in report.modules if group.totals.gather_ns]
     most = sorted(timed, key=lambda group: -group.totals.gather_ns)[:MAX_MODULES]
-    shown = [group for group in timed if group in most]
-    if not shown or not num_steps:
+    drawn = [group for group in timed if group in most]
+    if not drawn or report.means is None:
         return None
-    rows = [_module_row(group, num_steps) for group in shown]
+    rows = [_module_row(group) for group in drawn]
     used = {role for row in rows for role, _, _ in row.segments}
-    part = "" if len(shown) == len(timed) else f" The {len(shown)} of {len(timed)} modules with the most gather time."
+    part = ""
+    if len(drawn) < len(timed):
+        part = tell(" The {} of {} modules with the most gather time.", counted(len(drawn)), counted(len(timed)))
     return Chart(
         id="gather-modules",
-        caption="Gather time by the module that first needs the parameters, a step and rank, in the order of need: "
-        f"what compute hides, and what not; the hidden ratio stands at the end.{part}",
+        caption=tell(
+            "Gather time by the module that first needs the parameters, a step and rank, in the order of need: "
+            "what compute hides, and what not; the hidden ratio stands at the end.{}",
+            part,
+        ),
         label="Hidden and exposed gather time by module; the same figures are in the table below",
         legend=tuple(entry for entry in _LEGEND if entry[0] in used),
         figure={"data": bar_traces(rows), "layout": bar_layout(rows, suffix=" ms", end_px=52)},
     )
 
 
-def _module_row(group: GatherGroup, num_steps: int) -> BarRow:
+def _module_row(group: GatherGroup) -> BarRow:
     totals = group.totals
+    of_step = (group.step_gather_ns or 0.0) / totals.gather_ns / NS_PER_MS
     waiting = 0
     if totals.transfer_ns is not None and totals.hidden_transfer_ns is not None:
         waiting = totals.exposed_ns - (totals.transfer_ns - totals.hidden_transfer_ns)
     lengths = {"overlapped": totals.hidden_ns, "exposed": totals.exposed_ns - waiting, "waiting": waiting}
     segments, start = [], 0.0
     for role, time in lengths.items():
-        length = time / num_steps / NS_PER_MS
+        length = time * of_step
         if length:
             segments.append((role, start, length))
         start += length
-    ratio, name = format_percent(totals.hidden_ratio), chart_text(module_name(group.module))
+    ratio, name = shown(totals.hidden_ratio, format_percent), Named(chart_text(module_name(group.module)))
     return BarRow(
         label=_short(name),
         segments=tuple(segments),
         text=ratio,
-        hover=f"<b>{name}</b><br>{ratio} of {format_ns(totals.gather_ns / num_steps)} are hidden",
+        hover=tell("<b>{}</b><br>{} of {} are hidden", name, ratio, shown(group.step_gather_ns, format_ns)),
     )
 
 
@@ -136,7 +143,6 @@ def _slack(bins: Sequence[SlackBin]) -> Chart | None:
         return None
     rows = []
     for bin_ in reversed(bins):
-        total = bin_.num_prefetch + bin_.num_demand + bin_.num_unknown
         fetched = bin_.num_prefetch + bin_.num_demand
         segments = (
             ("compute", 0.0, float(bin_.num_prefetch)),
@@ -144,13 +150,14 @@ def _slack(bins: Sequence[SlackBin]) -> Chart | None:
             ("idle", float(fetched), float(bin_.num_unknown)),
         )
         name = slack_name(bin_)
-        kinds = f"{format_count(bin_.num_prefetch)} prefetches, {format_count(bin_.num_demand)} demands"
+        kinds = [(bin_.num_prefetch, "prefetches"), (bin_.num_demand, "demands"), (bin_.num_unknown, "of unknown kind")]
+        told = [tell(f"{{}} {kind}", shown(count, format_count)) for count, kind in kinds if count]
         rows.append(
             BarRow(
                 label=name,
                 segments=tuple(segment for segment in segments if segment[2] or segment[0] == "compute"),
-                text=format_count(total),
-                hover=f"<b>{name}</b><br>{kinds}",
+                text=shown(bin_.num_gathers, format_count),
+                hover=tell("<b>{}</b><br>{}", name, joined(", ", told)),
             )
         )
     used = {role for row in rows for role, _, length in row.segments if length}
@@ -169,16 +176,16 @@ def slack_name(bin_: SlackBin) -> str:
     """``1 to 10 ms before``, ``more than 100 ms after`` the need."""
     low, high = bin_.low_ns, bin_.high_ns
     if low is None:
-        return f"more than {_round(-(high or 0))} after"
+        return tell("more than {} after", shown(high, _round))
     if high is None:
-        return f"{_round(low)} before, or more"
-    near, far = sorted((abs(low), abs(high)))
-    return f"{_round(near) if near else '0'} to {_round(far)} {'before' if low >= 0 else 'after'}"
+        return tell("{} before, or more", shown(low, _round))
+    near, far = sorted((low, high), key=abs)
+    return tell(f"{{}} to {{}} {'before' if low >= 0 else 'after'}", shown(near, _round), shown(far, _round))
 
 
 def _round(time_ns: int) -> str:
-    scale, unit = (1_000_000, "ms") if time_ns >= 1_000_000 else (1_000, "µs")
-    return f"{time_ns / scale:g} {unit}"
+    scale, unit = (1_000_000, "ms") if abs(time_ns) >= 1_000_000 else (1_000, "µs")
+    return f"{abs(time_ns) / scale:g} {unit}" if time_ns else "0"
 
 
 def _short(name: str) -> str:

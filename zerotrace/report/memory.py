@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerotrace.analysis.memory.measure import by_owner
 from zerotrace.model import (
     LedgerLine,
     MemoryCurve,
     MemoryReport,
+    OwnedBytes,
     Owner,
     OwnerGap,
     PeakLedger,
@@ -19,7 +19,8 @@ from zerotrace.model import (
 )
 from zerotrace.report.charts import Chart, label_px
 from zerotrace.report.memory_words import difference_words
-from zerotrace.units import GIB, NS_PER_MS, format_bytes
+from zerotrace.report.words import Named, joined, shown, tell
+from zerotrace.units import GIB, NS_PER_MS, format_bytes, format_ns
 
 #: Owners in the order in which bars are stacked, and the role and name that they are drawn with.
 OWNER_ROLES: dict[Owner, tuple[str, str]] = {
@@ -62,14 +63,11 @@ class MemorySection:
 
 @dataclass(frozen=True)
 class _Row:
-    """One bar: bytes by owner."""
+    """One bar: what holds how many bytes, an owner once or in several parts, and the figure at its end."""
 
     label: str
-    sizes: Mapping[Owner, float]
-
-    @property
-    def total(self) -> float:
-        return sum(self.sizes.values())
+    parts: Sequence[tuple[Owner, float]]
+    total: float | None
 
 
 def memory_section(memory: MemoryReport | None) -> MemorySection | None:
@@ -97,16 +95,18 @@ def gap_text(gap: OwnerGap) -> str:
 
 def _lead(memory: MemoryReport) -> str:
     if memory.resident is not None:
-        return " ".join(memory.resident.words)
+        return joined(" ", map(Named, memory.resident.words))
     measured = _highest(memory)
     if measured is not None:
-        lead = f"Between steps rank {measured.rank} holds {format_bytes(measured.resident_bytes)}"
+        held = shown(measured.resident_bytes, format_bytes)
+        lead = tell(f"Between steps rank {measured.rank} holds {{}}", held)
         if measured.peak_bytes is not None:
-            lead += f", at the peak {format_bytes(measured.peak_bytes)}"
-        theory = f"; in theory model states take {format_bytes(memory.paper.bytes)}" if memory.paper else ""
-        return f"{lead}{theory}."
+            lead = tell("{}, at the peak {}", lead, shown(measured.peak_bytes, format_bytes))
+        if memory.paper is not None:
+            lead = tell("{}; in theory model states take {}", lead, shown(memory.paper.bytes, format_bytes))
+        return tell("{}.", lead)
     if memory.paper is not None:
-        return f"In theory a rank holds {format_bytes(memory.paper.bytes)} of model states."
+        return tell("In theory a rank holds {} of model states.", shown(memory.paper.bytes, format_bytes))
     return "The traces tell totals alone." if memory.profiled else "Nothing is known of memory by owner."
 
 
@@ -120,9 +120,11 @@ def _highest(memory: MemoryReport) -> RankMemory | None:
 
 
 def _peak_lead(peak: Reconciliation) -> str:
-    return (
-        f"The peak of rank {peak.rank} is {format_bytes(peak.measured_bytes)}, at {_INSTANTS[peak.instant]}; by "
-        f"DeepSpeed’s ledger {format_bytes(peak.deepspeed_bytes)}: {difference_words(peak)}."
+    return tell(
+        f"The peak of rank {peak.rank} is {{}}, at {_INSTANTS[peak.instant]}; by DeepSpeed’s ledger {{}}: {{}}.",
+        shown(peak.measured_bytes, format_bytes),
+        shown(peak.deepspeed_bytes, format_bytes),
+        difference_words(peak),
     )
 
 
@@ -132,7 +134,7 @@ def _chart(memory: MemoryReport) -> Chart | None:
         return None
     labels = [row.label for row in rows]
     places = _places(rows)
-    used = [OWNER_ROLES[owner] for owner in Owner if any(row.sizes.get(owner) for row in rows)]
+    used = {OWNER_ROLES[owner] for row in rows for owner, size in row.parts if size}
     return Chart(
         id="memory-bars",
         caption="Bytes of a rank by owner: measured, by DeepSpeed’s ledger, in theory; between steps and at the peak.",
@@ -147,7 +149,7 @@ def _chart(memory: MemoryReport) -> Chart | None:
                 "margin": {"l": label_px(labels, 210), "r": 8, "t": 4, "b": 36},
                 "meta": {"end_px": 66},
                 "xaxis": {
-                    "range": [0, max(row.total for row in rows) / GIB],
+                    "range": [0, max(_length(row) for row in rows) / GIB],
                     "fixedrange": True,
                     "showgrid": True,
                     "ticksuffix": " GiB",
@@ -168,19 +170,19 @@ def _rows(memory: MemoryReport) -> Iterable[_Row]:
     """Between steps and at the peak: measured, DeepSpeed's, the paper's, as far as they are known."""
     resident, peak, measured = memory.resident, memory.peak, _highest(memory)
     if resident is not None:
-        yield _Row("between steps", _measured(resident))
-        yield _Row("DeepSpeed’s", _told(resident))
+        yield _Row("between steps", _measured(resident), resident.measured_bytes)
+        yield _Row("DeepSpeed’s", _told(resident), resident.deepspeed_bytes)
     elif measured is not None:
-        yield _Row("between steps", by_owner(measured.resident))
+        yield _Row("between steps", _listed(measured.resident), measured.resident_bytes)
     elif memory.deepspeed is not None:
-        yield _Row("DeepSpeed’s", _by_owner(memory.deepspeed.lines))
+        yield _Row("DeepSpeed’s", _listed(memory.deepspeed.lines), memory.deepspeed.bytes)
     if memory.paper is not None:
-        yield _Row("the paper’s", _by_owner(memory.paper.lines))
+        yield _Row("the paper’s", _listed(memory.paper.lines), memory.paper.bytes)
     if peak is not None:
-        yield _Row(_AT_PEAK, _measured(peak))
-        yield _Row("DeepSpeed’s", _told(peak))
+        yield _Row(_AT_PEAK, _measured(peak), peak.measured_bytes)
+        yield _Row("DeepSpeed’s", _told(peak), peak.deepspeed_bytes)
     elif measured is not None and measured.peak:
-        yield _Row(_AT_PEAK, by_owner(measured.peak))
+        yield _Row(_AT_PEAK, _listed(measured.peak), measured.peak_bytes)
 
 
 def _places(rows: Sequence[_Row]) -> list[float]:
@@ -194,11 +196,11 @@ def _bars(rows: Sequence[_Row], places: Sequence[float]) -> list[dict[str, Any]]
     for row, place in zip(rows, places):
         start = 0.0
         for role, name in dict.fromkeys(OWNER_ROLES.values()):
-            parts = {o: row.sizes[o] for o in OWNER_ROLES if OWNER_ROLES[o] == (role, name) and row.sizes.get(o)}
-            length = sum(parts.values())
+            parts = [(owner, size) for owner, size in row.parts if OWNER_ROLES[owner] == (role, name) and size]
+            length = sum(size for _, size in parts)
             if length:
-                detail = ", ".join(f"{owner.value} {format_bytes(size)}" for owner, size in parts.items())
-                segments.setdefault(role, []).append((place, start, length, f"{row.label}: {detail}"))
+                hover = tell("{}: {}", row.label, sizes_text(parts))
+                segments.setdefault(role, []).append((place, start, length, hover))
             start += length
     return [
         {
@@ -221,9 +223,9 @@ def _totals(rows: Sequence[_Row], places: Sequence[float]) -> dict[str, Any]:
         "type": "scatter",
         "mode": "text",
         "meta": {"role": "total"},
-        "x": [row.total / GIB for row in rows],
+        "x": [_length(row) / GIB for row in rows],
         "y": list(places),
-        "text": [f"\u2009 {format_bytes(row.total)}" for row in rows],
+        "text": [tell("\u2009 {}", shown(row.total, format_bytes)) for row in rows],
         "textposition": "middle right",
         "hoverinfo": "skip",
         "cliponaxis": False,
@@ -235,10 +237,10 @@ def _timeline(curve: MemoryCurve) -> Chart:
     sizes = {part.owner: part.bytes for part in curve.owners}
     traces, used = [], []
     for role, name in dict.fromkeys(OWNER_ROLES.values()):
-        parts = [sizes[owner] for owner in OWNER_ROLES if OWNER_ROLES[owner] == (role, name) and owner in sizes]
+        parts = {owner: sizes[owner] for owner in OWNER_ROLES if OWNER_ROLES[owner] == (role, name) and owner in sizes}
         if not parts:
             continue
-        totals = [sum(values) for values in zip(*parts)]
+        points = [list(zip(parts, values)) for values in zip(*parts.values())]
         used.append((role, name))
         traces.append(
             {
@@ -248,8 +250,11 @@ def _timeline(curve: MemoryCurve) -> Chart:
                 "meta": {"role": role},
                 "line": {"shape": "hv"},
                 "x": times,
-                "y": [total / GIB for total in totals],
-                "hovertext": [f"{name}: {format_bytes(t)} after {x:.0f} ms" for t, x in zip(totals, times)],
+                "y": [sum(size for _, size in point) / GIB for point in points],
+                "hovertext": [
+                    tell("{} after {}", sizes_text(point), shown(after, format_ns))
+                    for point, after in zip(points, curve.after_ns)
+                ],
                 "hoverinfo": "text",
             }
         )
@@ -272,22 +277,29 @@ def _timeline(curve: MemoryCurve) -> Chart:
     )
 
 
-def _measured(found: Reconciliation) -> dict[Owner, float]:
-    return {gap.owner: gap.measured_bytes for gap in found.owners}
+def sizes_text(parts: Iterable[tuple[Owner, float]]) -> str:
+    """What each owner holds: ``master 1.44 GiB, exp_avg 1.44 GiB``."""
+    return joined(", ", (tell(f"{owner.value} {{}}", shown(size, format_bytes)) for owner, size in parts))
 
 
-def _told(found: Reconciliation) -> dict[Owner, float]:
+def _length(row: _Row) -> float:
+    return sum(size for _, size in row.parts)
+
+
+def _measured(found: Reconciliation) -> list[tuple[Owner, float]]:
+    return [(gap.owner, gap.measured_bytes) for gap in found.owners]
+
+
+def _told(found: Reconciliation) -> list[tuple[Owner, float]]:
     """DeepSpeed's ledger; what it does not know is drawn as measured, so that bars compare."""
-    return {
-        gap.owner: gap.measured_bytes if gap.deepspeed_bytes is None else gap.deepspeed_bytes for gap in found.owners
-    }
+    return [
+        (gap.owner, gap.measured_bytes if gap.deepspeed_bytes is None else gap.deepspeed_bytes) for gap in found.owners
+    ]
 
 
-def _by_owner(lines: Iterable[LedgerLine]) -> dict[Owner, float]:
-    found: dict[Owner, float] = {}
-    for line in lines:
-        found[line.owner] = found.get(line.owner, 0.0) + line.bytes
-    return found
+def _listed(entries: Iterable[LedgerLine | OwnedBytes]) -> list[tuple[Owner, float]]:
+    order = list(OWNER_ROLES)
+    return sorted(((entry.owner, entry.bytes) for entry in entries), key=lambda part: order.index(part[0]))
 
 
 def _lines(memory: MemoryReport) -> Iterable[LineRow]:

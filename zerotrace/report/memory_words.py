@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerotrace.model import OwnerGap, Reconciliation
+from zerotrace.report.words import joined, shown, tell
 from zerotrace.units import format_bytes, format_ratio
 
 #: A difference that has a name is told from this part of what was measured on.
@@ -16,13 +17,13 @@ def difference_words(found: Reconciliation) -> str:
     """Which differences are explained, by owner, and how many bytes are not."""
     named = [gap for gap in found.owners if abs(_explained(gap)) >= _WORTH_NAMING * found.measured_bytes]
     named = sorted(named, key=lambda gap: -abs(_explained(gap)))
-    rest = format_bytes(found.unexplained_bytes) if found.unexplained_bytes else "nothing"
+    rest: str = shown(found.unexplained_bytes, format_bytes) if found.unexplained_bytes else "nothing"
     if found.unexplained_ratio >= _WORTH_A_RATIO:
-        rest += f" ({format_ratio(found.unexplained_ratio)})"
+        rest = tell("{} ({})", rest, shown(found.unexplained_ratio, format_ratio))
     if not named:
-        return f"{rest} unexplained"
-    told = ", ".join(f"{gap.owner.value} {signed_bytes(_explained(gap))}" for gap in named)
-    return f"{told} explained, {rest} unexplained"
+        return tell("{} unexplained", rest)
+    told = joined(", ", (tell(f"{gap.owner.value} {{}}", shown(gap.explained_bytes, signed_bytes)) for gap in named))
+    return tell("{} explained, {} unexplained", told, rest)
 
 
 def signed_bytes(value: float | None) -> str:
@@ -33,6 +34,4 @@ def signed_bytes(value: float | None) -> str:
 
 
 def _explained(gap: OwnerGap) -> int:
-    """The part of a gap that has a name."""
-    size = abs(gap.gap_bytes or 0) - gap.unexplained_bytes
-    return max(size, 0) * (-1 if (gap.gap_bytes or 0) < 0 else 1)
+    return gap.explained_bytes or 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from zerotrace.model import Analysis, Attribution, Category, ClockReport, HtaOverlap, KernelTime, Mode
 from zerotrace.report.summary import UNKNOWN
+from zerotrace.report.words import joined, shown, tell
 from zerotrace.units import NS_PER_MS, format_count, format_ns
 
 #: Recorded variables that nobody chose for the run: a label of the container image, and what a capture on the CPU
@@ -31,15 +32,6 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class KernelRow:
-    """One line of the kernel table."""
-
-    kernel: KernelTime
-    share: float
-    """Of the rank's listed device time."""
-
-
-@dataclass(frozen=True)
 class HtaComparison:
     """HTA's figure and ours for one quantity of one rank."""
 
@@ -49,12 +41,8 @@ class HtaComparison:
     """``%`` or ``ns``."""
     hta: float | None
     ours: float | None
+    difference: float | None
     note: str | None
-
-    @property
-    def difference(self) -> float | None:
-        """HTA − ours; ``None`` where one is unknown."""
-        return None if self.hta is None or self.ours is None else self.hta - self.ours
 
     def text(self, value: float | None, points: bool = False) -> str:
         """One of the values with its unit; the difference of two percentages is in points."""
@@ -291,13 +279,9 @@ def attribution_text(attribution: Attribution) -> str:
     return "by clock: a row that crosses the border of a step is cut there."
 
 
-def kernel_rows(analysis: Analysis) -> tuple[KernelRow, ...]:
+def kernel_rows(analysis: Analysis) -> tuple[KernelTime, ...]:
     """The names with the most time, by rank, most first."""
-    totals: dict[int, int] = {}
-    for kernel in analysis.top_kernels:
-        totals[kernel.rank] = totals.get(kernel.rank, 0) + kernel.total_ns
-    ordered = sorted(analysis.top_kernels, key=lambda k: (k.rank, -k.total_ns, k.name))
-    return tuple(KernelRow(k, k.total_ns / totals[k.rank] if totals[k.rank] else 0.0) for k in ordered)
+    return tuple(sorted(analysis.top_kernels, key=lambda k: (k.rank, -k.total_ns, k.name)))
 
 
 def kernel_role(category: Category) -> str:
@@ -309,16 +293,19 @@ def clock_text(clock: ClockReport) -> str:
     """How the clocks were compared, and what came of it."""
     if not clock.num_ends:
         return "No matched collective ends on all its members at one moment, so the clocks could not be compared."
-    compared = f"A collective ends on all its members at one moment: {format_count(clock.num_ends)} ends were compared "
-    left = (
-        f"with those on the lowest rank. They differ by {format_ns(clock.residual_median_ns)} in the median and "
-        f"{format_ns(clock.residual_worst_ns)} at worst"
+    compared = tell(
+        "A collective ends on all its members at one moment: {} ends were compared with those on the lowest rank. They "
+        "differ by {} in the median and {} at worst",
+        shown(clock.num_ends, format_count),
+        shown(clock.residual_median_ns, format_ns),
+        shown(clock.residual_worst_ns, format_ns),
     )
     if len(clock.hosts) == 1:
-        return f"{compared}{left}; within one host nothing is taken off."
-    return (
-        f"{compared}{left}, once the offset of each host’s clock is taken off: the median difference to the first "
-        "host. That is done where ranks are compared, and in the timeline; the tables keep each rank’s own clock."
+        return tell("{}; within one host nothing is taken off.", compared)
+    return tell(
+        "{}, once the offset of each host’s clock is taken off: the median difference to the first host. That is done "
+        "where ranks are compared, and in the timeline; the tables keep each rank’s own clock.",
+        compared,
     )
 
 
@@ -330,7 +317,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
             runs[-1][1:] = [rank]
         else:
             runs.append([rank])
-    return ", ".join("–".join(map(str, run)) for run in runs)
+    return joined(", ", (joined("–", map(shown, run)) for run in runs))
 
 
 def hta_comparisons(analysis: Analysis) -> tuple[HtaComparison, ...]:
@@ -340,17 +327,22 @@ def hta_comparisons(analysis: Analysis) -> tuple[HtaComparison, ...]:
 
 
 def _hta_rows(entry: HtaOverlap) -> tuple[HtaComparison, ...]:
-    quantities: tuple[tuple[str, str, float | None, float | None], ...] = (
-        ("overlap", "%", entry.hta_overlap_percent, entry.our_overlap_percent),
-        ("compute", "ns", entry.hta_compute_ns, entry.our_compute_ns),
-        ("non-compute", "ns", entry.hta_non_compute_ns, entry.our_non_compute_ns),
-        ("idle", "ns", entry.hta_idle_ns, entry.our_idle_ns),
-        ("total", "ns", entry.hta_total_ns, entry.our_total_ns),
-    )
-    return tuple(
-        HtaComparison(entry.rank, name, unit, hta, ours, entry.note if index == 0 else None)
-        for index, (name, unit, hta, ours) in enumerate(quantities)
-    )
+    rank = entry.rank
+    return (
+        HtaComparison(
+            rank, "overlap", "%", entry.hta_overlap_percent, entry.our_overlap_percent,
+            entry.overlap_difference_percent, entry.note,
+        ),
+        HtaComparison(
+            rank, "compute", "ns", entry.hta_compute_ns, entry.our_compute_ns, entry.compute_difference_ns, None
+        ),
+        HtaComparison(
+            rank, "non-compute", "ns", entry.hta_non_compute_ns, entry.our_non_compute_ns,
+            entry.non_compute_difference_ns, None,
+        ),
+        HtaComparison(rank, "idle", "ns", entry.hta_idle_ns, entry.our_idle_ns, entry.idle_difference_ns, None),
+        HtaComparison(rank, "total", "ns", entry.hta_total_ns, entry.our_total_ns, entry.total_difference_ns, None),
+    )  # fmt: skip
 
 
 def command_text(analysis: Analysis) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -12,16 +11,17 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from zerotrace.report import embed, method, summary
 from zerotrace.report.collectives import kind_name
+from zerotrace.report.diagnostic_words import others_text, place_text
 from zerotrace.report.gather_words import module_name
 from zerotrace.report.gathers import slack_name
 from zerotrace.report.memory import gap_text
 from zerotrace.report.memory_words import signed_bytes
 from zerotrace.report.theme import DARK, LIGHT
 from zerotrace.report.wire import confirmed_text
+from zerotrace.report.words import marked
 from zerotrace.texts import shortened
 from zerotrace.units import GIB, NS_PER_MS, format_bytes, format_count, format_ns, format_traffic
 
@@ -30,8 +30,6 @@ _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-
-_NUMBER_WITH_UNIT = re.compile(r"((?:× )?\d[\d.,–]*(?: (?:ns|µs|ms|s|%|×|[KMG]?i?B|[KMB])\b| %| ×)|× \d[\d.]*)")
 
 
 def render_page(template: str, scripts: Sequence[str], *, version: str, page_data: Any, **more: Any) -> str:
@@ -106,13 +104,15 @@ def _environment() -> jinja2.Environment:
         count=format_count,
         ms=method.milliseconds,
         printable=embed.printable,
-        unbroken=_unbroken,
-        foldable=_foldable,
+        unbroken=marked,
+        foldable=lambda text: marked(text, fold=True),
         role=method.kernel_role,
         traffic=lambda value: method.signed(format_traffic(value)),
         figure=_figure,
         signed=_signed,
         kind_name=kind_name,
+        others_text=others_text,
+        place_text=place_text,
         module_name=module_name,
         slack_name=slack_name,
         confirmed=confirmed_text,
@@ -145,15 +145,3 @@ def _figure(value: float | None) -> str:
 def _signed(ratio: float) -> str:
     """A part of a ratio with its sign and four digits: ``−0.9992``."""
     return method.signed(f"{ratio:+.4f}") if round(ratio, 4) else "0.0000"
-
-
-def _unbroken(text: str) -> Markup:
-    """Text in which a number is not parted from its unit at the end of a line."""
-    parts = _NUMBER_WITH_UNIT.split(embed.printable(text))
-    marked = (Markup("<span class=n>{}</span>").format(part) if index % 2 else part for index, part in enumerate(parts))
-    return Markup("").join(marked)
-
-
-def _foldable(text: str) -> Markup:
-    """The same, but a range may go on a second line after its dash where it does not fit on one."""
-    return Markup("<wbr>").join(_unbroken(part) for part in re.split(r"(?<=\S–)(?=\S)", text))

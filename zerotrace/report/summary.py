@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
-from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode, RankSummary, Spread
-from zerotrace.units import format_bytes, format_count, format_ns
+from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode, Spread
+from zerotrace.report.words import Named, Shown, counted, joined, shown, tell
+from zerotrace.units import NS_PER_S, format_bytes, format_count, format_ns
 
 UNKNOWN = "–"
 
@@ -36,20 +36,31 @@ def header_facts(analysis: Analysis) -> tuple[str, ...]:
     if manifest is None:
         worlds = sorted({source.world_size for source in analysis.sources if source.world_size})
         backends = sorted({source.backend for source in analysis.sources if source.backend})
-        ranks = _plural(len({source.rank for source in analysis.sources}), "rank")
-        of_world = f" of {worlds[-1]}" if worlds and worlds[-1] != len(analysis.sources) else ""
-        return tuple(part for part in (ranks + of_world, _device_names(analysis), ", ".join(backends)) if part)
-    versions = ", ".join(f"{label} {manifest.versions[key]}" for key, label in _VERSIONS if key in manifest.versions)
+        ranks: str = num_ranks(analysis)
+        if worlds and worlds[-1] != len(analysis.sources):
+            ranks = tell("{} of {}", ranks, shown(worlds[-1]))
+        names = joined(", ", map(Named, _device_names(analysis)))
+        return tuple(part for part in (ranks, names, joined(", ", map(Named, backends))) if part)
+    versions = [tell(f"{label} {{}}", Named(manifest.versions[key])) for key, label in _VERSIONS
+                if key in manifest.versions]  # fmt: skip
     counts = Counter(rank.device for rank in manifest.ranks)
-    devices = " + ".join(f"{count} × {name}" for name, count in counts.items())
+    alike = len(counts) == 1 and counts.total() == manifest.world_size
+    devices = [tell("{} × {}", shown(count) if alike else counted(count), Named(name))
+               for name, count in counts.items()]  # fmt: skip
     return (
         manifest.scheme if manifest.stage is None else f"{_engine_name(manifest.engine)} {manifest.scheme}",
-        manifest.model.name,
-        f"Ψ {format_parameters(manifest.model.num_params)}",
-        devices or _plural(manifest.world_size, "rank"),
+        Named(manifest.model.name),
+        tell("Ψ {}", shown(manifest.model.num_params, format_parameters)),
+        joined(" + ", devices) or plural(shown(manifest.world_size, format_count), "rank"),
         manifest.backend,
-        versions,
+        joined(", ", versions),
     )
+
+
+def num_ranks(analysis: Analysis) -> str:
+    """``2 ranks``, of those that were read."""
+    totals = analysis.totals
+    return "some ranks" if totals is None else plural(shown(totals.num_ranks, format_count), "rank")
 
 
 def _engine_name(engine: str) -> str:
@@ -70,15 +81,20 @@ def reading_line(analysis: Analysis) -> str:
     For example ``Profiled steps 2 and 3 of 2 ranks; 371,584 events, read and analysed in 1.9 s.``
     """
     steps = sorted({p.step for p in analysis.partition})
-    ranks = _plural(len({source.rank for source in analysis.sources}), "rank")
-    events = _plural(sum(source.num_events for source in analysis.sources), "event")
-    what = f"{ranks[0].upper()}{ranks[1:]}, no step window"
+    ranks = num_ranks(analysis)
+    what = tell("{}, no step window", ranks)
     if steps == [STEP_ALL]:
-        what = f"The whole trace of {ranks}, without step windows"
+        what = tell("The whole trace of {}, without step windows", ranks)
     elif steps:
-        what = f"Profiled {_steps_text(steps)} of {ranks}"
-    elapsed = "" if analysis.elapsed_s is None else f", read and analysed in {format_ns(analysis.elapsed_s * 1e9)}"
-    return f"{what}; {events}{elapsed}."
+        what = tell(f"Profiled {_steps_text(steps)} of {{}}", ranks)
+    events = "" if analysis.totals is None else plural(shown(analysis.totals.num_events, format_count), "event")
+    elapsed = (
+        tell("read and analysed in {}", shown(analysis.elapsed_s, lambda seconds: format_ns(seconds * NS_PER_S)))
+        if analysis.elapsed_s is not None
+        else ""
+    )
+    told = joined(", ", [part for part in (events, elapsed) if part])
+    return tell("{}; {}.", what, told) if told else tell("{}.", what)
 
 
 def trust_line(analysis: Analysis) -> str:
@@ -86,13 +102,16 @@ def trust_line(analysis: Analysis) -> str:
     verdict = analysis.verdict
     if verdict.dilation_ratio is None or verdict.unprofiled_step_ns is None:
         return "Times are those of profiled steps; how much the profiler slows them is unknown here."
-    unprofiled = f"without it the step takes {format_ns(verdict.unprofiled_step_ns)}"
+    dilation = shown(verdict.dilation_ratio, "{:.2f} ×".format)
+    unprofiled = shown(verdict.unprofiled_step_ns, format_ns)
     if verdict.dilation_ratio < 1:
-        return (
-            f"No dilation by the profiler is measurable here: profiled steps took {verdict.dilation_ratio:.2f} × as "
-            f"long, so that noise is larger than its cost; {unprofiled}."
+        return tell(
+            "No dilation by the profiler is measurable here: profiled steps took {} as long, so that noise is larger "
+            "than its cost; without it the step takes {}.",
+            dilation,
+            unprofiled,
         )
-    return f"The profiler dilates this run {verdict.dilation_ratio:.2f} ×; {unprofiled}."
+    return tell("The profiler dilates this run {}; without it the step takes {}.", dilation, unprofiled)
 
 
 def baseline_line(analysis: Analysis) -> str:
@@ -100,14 +119,22 @@ def baseline_line(analysis: Analysis) -> str:
     verdict = analysis.verdict
     if verdict.baseline_name is None or verdict.study_exposed_ns is None:
         return ""
-    alone = f"One device alone takes {format_ns(verdict.baseline_step_ns)} for the same work ({verdict.baseline_name})"
-    difference = format_ns(abs(verdict.study_exposed_ns))
+    alone = tell(
+        "One device alone takes {} for the same work ({})",
+        shown(verdict.baseline_step_ns, format_ns),
+        Named(verdict.baseline_name),
+    )
+    difference = shown(verdict.study_exposed_ns, lambda time: format_ns(abs(time)))
     if verdict.study_exposed_ns < 0:
-        return f"{alone}, {difference} more than this step: step − baseline says nothing of communication here."
-    exposed = format_spread(verdict.exposed_ns, format_ns)
-    return (
-        f"{alone}: by step − baseline, {difference} of the unprofiled step are exposed, beside {exposed} of the "
-        "profiled one in the trace. The first figure holds all that this run does more slowly, host time too."
+        return tell(
+            "{}, {} more than this step: step − baseline says nothing of communication here.", alone, difference
+        )
+    return tell(
+        "{}: by step − baseline, {} of the unprofiled step are exposed, beside {} of the profiled one in the trace. "
+        "The first figure holds all that this run does more slowly, host time too.",
+        alone,
+        difference,
+        format_spread(verdict.exposed_ns, format_ns),
     )
 
 
@@ -120,7 +147,7 @@ def tiles_line(analysis: Analysis) -> str:
     read = "All but the first tile and memory are read from profiled steps"
     if dilation < 1:
         return f"{ranges} {read}."
-    return f"{ranges} {read}, × {dilation:.2f} as long as without the profiler."
+    return tell(f"{ranges} {read}, × {{}} as long as without the profiler.", shown(dilation, "{:.2f}".format))
 
 
 def format_percent(ratio: float | None) -> str:
@@ -144,7 +171,7 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
     by_launch = analysis.attribution is Attribution.LAUNCH and verdict.span_ns is not None
     return (
         _step_tile(analysis),
-        _time_tile("compute", "Compute", verdict.compute_ns, _shares(analysis, lambda r: r.compute_ns), silent),
+        _time_tile("compute", "Compute", verdict.compute_ns, verdict.compute_ratio, silent),
         _exposed_tile(analysis, silent),
         _overlap_tile(analysis, silent),
         *_prefetch_tile(analysis),
@@ -152,7 +179,7 @@ def verdict_tiles(analysis: Analysis) -> tuple[Tile, ...]:
             "idle",
             "Idle",
             verdict.idle_ns,
-            _shares(analysis, lambda r: r.idle_ns),
+            verdict.idle_ratio,
             "not defined by launch" if by_launch else silent,
         ),
         _memory_tile(analysis),
@@ -165,12 +192,12 @@ def format_spread(spread: Spread | None, formatter: Callable[[float], str]) -> s
         return UNKNOWN
     low, high = formatter(spread.min), formatter(spread.max)
     if low == high:
-        return low
+        return shown(spread.min, formatter)
     if low.rsplit(" ", 1)[-1] == high.rsplit(" ", 1)[-1]:
         low = low.rsplit(" ", 1)[0]
     elif spread.min == 0:
         low = "0"
-    return f"{low}–{high}"
+    return tell("{}–{}", shown(spread.min, lambda _: low), shown(spread.max, formatter))
 
 
 def _step_tile(analysis: Analysis) -> Tile:
@@ -179,32 +206,28 @@ def _step_tile(analysis: Analysis) -> Tile:
     numbers = _spread_numbers("span-ns", verdict.span_ns)
     if verdict.unprofiled_step_ns is None:
         reason = "no capture manifest" if analysis.manifest is None else "the capture timed no unprofiled step"
-        note = f"{reason}; profiled {profiled}"
+        note: str = tell(f"{reason}; profiled {{}}", profiled)
         return Tile(key="step", label="Step, unprofiled", value=UNKNOWN, note=note, numbers=numbers)
-    dilation = ""
-    if verdict.dilation_ratio is not None:
-        measurable = verdict.dilation_ratio >= 1
-        dilation = f", × {verdict.dilation_ratio:.2f}" if measurable else ", no dilation measurable"
+    note = tell("profiled {}", profiled)
+    if verdict.dilation_ratio is not None and verdict.dilation_ratio >= 1:
+        note = tell("{}, × {}", note, shown(verdict.dilation_ratio, "{:.2f}".format))
+    elif verdict.dilation_ratio is not None:
+        note = tell("{}, no dilation measurable", note)
     numbers += (("unprofiled-step-ns", verdict.unprofiled_step_ns),)
     if verdict.dilation_ratio is not None:
         numbers += (("dilation-ratio", verdict.dilation_ratio),)
-    value, note = format_ns(verdict.unprofiled_step_ns), f"profiled {profiled}{dilation}"
+    value = shown(verdict.unprofiled_step_ns, format_ns)
     if verdict.baseline_step_ns is not None and verdict.study_exposed_ns is not None:
-        note += f"; {format_ns(verdict.baseline_step_ns)} on one device"
+        note = tell("{}; {} on one device", note, shown(verdict.baseline_step_ns, format_ns))
         numbers += (("baseline-step-ns", verdict.baseline_step_ns), ("study-exposed-ns", verdict.study_exposed_ns))
     return Tile(key="step", label="Step, unprofiled", value=value, note=note, numbers=numbers)
-
-
-def _shares(analysis: Analysis, figure: Callable[[RankSummary], float | None]) -> Spread | None:
-    """Spread over ranks of ``figure / span``, each rank's time by that rank's own step."""
-    pairs = ((figure(rank), rank.span_ns) for rank in analysis.ranks)
-    return spread(time / span for time, span in pairs if time is not None and span)
 
 
 def _time_tile(key: str, label: str, time: Spread | None, share: Spread | None, reason: str) -> Tile:
     if time is None:
         return Tile(key=key, label=label, value=UNKNOWN, note=reason)
-    note = "of a profiled step" if share is None else f"{format_spread(share, format_percent)} of the profiled step"
+    of_step = tell("{} of the profiled step", format_spread(share, format_percent))
+    note = "of a profiled step" if share is None else of_step
     return Tile(
         key=key,
         label=label,
@@ -217,13 +240,16 @@ def _time_tile(key: str, label: str, time: Spread | None, share: Spread | None, 
 
 def _exposed_tile(analysis: Analysis, silent: str) -> Tile:
     verdict = analysis.verdict
-    shares = _shares(analysis, lambda r: r.exposed_ns)
+    shares = verdict.exposed_ratio
     tile = _time_tile("exposed", "Exposed comm", verdict.exposed_ns, shares, silent)
     transfer, wait = verdict.exposed_transfer_ns, verdict.exposed_wait_ns
     if transfer is None or wait is None:
         return tile
-    parts = f"{format_spread(transfer, format_ns)} transfer, {format_spread(wait, format_ns)} waiting for a rank"
-    note = parts if shares is None else f"{format_spread(shares, format_percent)}: {parts}"
+    note = tell(
+        "{} transfer, {} waiting for a rank", format_spread(transfer, format_ns), format_spread(wait, format_ns)
+    )
+    if shares is not None:
+        note = tell("{}: {}", format_spread(shares, format_percent), note)
     numbers = _spread_numbers("exposed-transfer-ns", transfer) + _spread_numbers("exposed-wait-ns", wait)
     return replace(tile, note=note, numbers=tile.numbers + numbers)
 
@@ -245,17 +271,16 @@ def _overlap_tile(analysis: Analysis, silent: str) -> Tile:
 
 def _prefetch_tile(analysis: Analysis) -> tuple[Tile, ...]:
     """Hidden ratio of stage 3's gathers, over the ranks; nothing where there are none."""
-    report = analysis.gathers
-    if report is None:
+    if analysis.gathers is None:
         return ()
     label = "Prefetch hidden"
-    ratio = spread(group.totals.hidden_ratio for group in report.ranks)
+    ratio = analysis.gathers.hidden_ratio
     if ratio is None:
         return (Tile(key="prefetch", label=label, value=UNKNOWN, note="every step is cold: nothing is prefetched"),)
-    transfer = spread(group.totals.hidden_transfer_ratio for group in report.ranks)
+    transfer = analysis.gathers.hidden_transfer_ratio
     note = "of gather time, under compute"
     if transfer is not None:
-        note += f"; {format_spread(transfer, format_percent)} of the transfer alone"
+        note = tell(f"{note}; {{}} of the transfer alone", format_spread(transfer, format_percent))
     return (
         Tile(
             key="prefetch",
@@ -268,12 +293,6 @@ def _prefetch_tile(analysis: Analysis) -> tuple[Tile, ...]:
     )
 
 
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """Smallest, median and largest of the values that are known; ``None`` where none is."""
-    known = [value for value in values if value is not None]
-    return Spread(min=min(known), median=median(known), max=max(known)) if known else None
-
-
 def _memory_tile(analysis: Analysis) -> Tile:
     label, resident, peak = "Resident · peak", analysis.verdict.resident_bytes, analysis.verdict.peak_bytes
     if resident is None and peak is None:
@@ -283,12 +302,15 @@ def _memory_tile(analysis: Analysis) -> Tile:
         elif analysis.manifest.device == "cpu":
             reason = "not measured on CPU"
         return Tile(key="memory", label=label, value=UNKNOWN, note=reason)
-    low, high = format_spread(resident, format_bytes), format_spread(peak, format_bytes)
-    unit = high.rsplit(" ", 1)[-1]
+    high = format_spread(peak, format_bytes)
+    unit = f" {high.rsplit(' ', 1)[-1]}"
+    low = format_spread(resident, format_bytes)
+    if low.endswith(unit):
+        low = format_spread(resident, lambda size: format_bytes(size).removesuffix(unit))
     return Tile(
         key="memory",
         label=label,
-        value=f"{low.removesuffix(f' {unit}')} · {high}",
+        value=tell("{} · {}", low, high),
         note="after the step · highest during it",
         numbers=_spread_numbers("resident-bytes", resident) + _spread_numbers("peak-bytes", peak),
     )
@@ -300,9 +322,8 @@ def _spread_numbers(name: str, spread: Spread | None) -> tuple[tuple[str, float]
     return ((f"{name}-min", spread.min), (f"{name}-median", spread.median), (f"{name}-max", spread.max))
 
 
-def _device_names(analysis: Analysis) -> str:
-    names = dict.fromkeys(name for source in analysis.sources for name in source.devices if name)
-    return ", ".join(names)
+def _device_names(analysis: Analysis) -> list[str]:
+    return list(dict.fromkeys(name for source in analysis.sources for name in source.devices if name))
 
 
 def _steps_text(steps: Sequence[int]) -> str:
@@ -314,5 +335,6 @@ def _steps_text(steps: Sequence[int]) -> str:
     return f"steps {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}" if count == 1 else f"{format_count(count)} {noun}s"
+def plural(count: Shown, noun: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return tell(f"{{}} {noun}" if count.value == 1 else f"{{}} {noun}s", count)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotrace.model import Trust
+from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import format_count, format_ns, format_ratio
 
 
@@ -37,14 +38,16 @@ def trust_sentence(trust: Trust) -> str:
 
 
 def _rows(trust: Trust) -> Iterator[TrustRow]:
-    names = ", ".join(trust.unclassified_names[:3]) or "none"
+    names = joined(", ", map(Named, trust.unclassified_names[:3])) or "none"
     yield TrustRow(
         "unclassified_ratio", "unclassified kernel time", trust.unclassified_ratio,
-        format_ratio(trust.unclassified_ratio) + " of compute",
-        f"of the rank that has most; makes compute, exposed and overlap bounds (names: {names})",
+        tell("{} of compute", shown(trust.unclassified_ratio, format_ratio)),
+        tell("of the rank that has most; makes compute, exposed and overlap bounds (names: {})", names),
         trust.unclassified_ratio > 0,
     )  # fmt: skip
-    of_launches = f" of {format_count(trust.num_launches)}" if trust.num_launches is not None else ""
+    of_launches: str = ""
+    if trust.num_launches is not None:
+        of_launches = tell(" of {}", shown(trust.num_launches, format_count))
     yield _count(
         "num_launches_without_kernel", "launches without kernel", trust.num_launches_without_kernel,
         "launch calls in the steps whose kernels are not in the trace: their time is missing", of=of_launches,
@@ -69,17 +72,17 @@ def _rows(trust: Trust) -> Iterator[TrustRow]:
     median, worst = trust.clock_residual_median_ns, trust.clock_residual_worst_ns
     yield TrustRow(
         "clock_residual_median_ns", "clock residual", median,
-        "–" if median is None else f"{format_ns(median)} (worst {format_ns(worst)})",
+        "–" if median is None else tell("{} (worst {})", shown(median, format_ns), shown(worst, format_ns)),
         "by how much ends of one collective differ between ranks: arrival, wait and skew are no better",
         median is not None,
     )  # fmt: skip
     ratio = trust.dilation_ratio
     yield TrustRow(
-        "dilation_ratio", "dilation", ratio, "–" if ratio is None else f"{ratio:.2f} ×",
+        "dilation_ratio", "dilation", ratio, shown(ratio, lambda value: "–" if value is None else f"{value:.2f} ×"),
         "profiled / unprofiled step: figures are read from profiled steps", ratio is not None,
     )  # fmt: skip
 
 
 def _count(key: str, label: str, value: int | None, meaning: str, of: str = "", *, weakens: bool = True) -> TrustRow:
-    text = "–" if value is None else f"{format_count(value)}{of}"
+    text = "–" if value is None else tell("{}{}", shown(value, format_count), of)
     return TrustRow(key, label, value, text, meaning, weakens and bool(value))

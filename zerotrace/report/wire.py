@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from zerotrace.model import Origin, WireCause, WireLedger, WireRole
 from zerotrace.report.charts import BarRow, Chart, bar_layout, bar_traces
+from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import format_signed, format_traffic
 
 #: The part that each purpose has in theory, in units of the wire ratio.
@@ -61,14 +62,20 @@ def confirmed_text(cause: WireCause) -> str:
 
 def _lead(wire: WireLedger) -> str:
     if wire.ratio is None:
-        return f"No ratio to theory: {wire.reason}." if wire.reason else "No ratio to theory."
-    stages = " or ".join(map(str, wire.stages))
+        return tell("No ratio to theory: {}.", Named(wire.reason)) if wire.reason else "No ratio to theory."
+    stages = joined(" or ", map(shown, wire.stages))
     told = {Origin.MANIFEST: "", Origin.OPTION: ", as told", Origin.INFERRED: ", inferred from the traffic"}
-    stage = f"stage {stages}{told[wire.stage_origin] if wire.stage_origin else ''}"
-    params = f"Ψ = {wire.num_params:,}{told[wire.params_origin] if wire.params_origin else ''}"
-    return (
-        f"A rank sends {format_traffic(wire.sent_bytes)} a step, {format_traffic(wire.theory_bytes)} in theory: wire "
-        f"ratio {wire.ratio:.2f} against {wire.theory_ratio:g} ({stage}; {params}; N = {wire.group_size})."
+    return tell(
+        f"A rank sends {{}} a step, {{}} in theory: wire ratio {{}} against {{}} (stage {{}}"
+        f"{told[wire.stage_origin] if wire.stage_origin else ''}; Ψ = {{}}"
+        f"{told[wire.params_origin] if wire.params_origin else ''}; N = {{}}).",
+        shown(wire.sent_bytes, format_traffic),
+        shown(wire.theory_bytes, format_traffic),
+        shown(wire.ratio, "{:.2f}".format),
+        shown(wire.theory_ratio, "{:g}".format),
+        stages,
+        shown(wire.num_params, "{:,}".format),
+        shown(wire.group_size),
     )
 
 
@@ -99,7 +106,8 @@ def _theory_row(wire: WireLedger, ratio: float) -> BarRow:
     for role, length in _THEORY[wire.stages[-1]].items():
         segments.append((_ROLES[role][0], start, length))
         start += length
-    return BarRow("theory", tuple(segments), f"{ratio:.2f}", f"theory: {format_traffic(wire.theory_bytes)}")
+    hover = tell("theory: {}", shown(wire.theory_bytes, format_traffic))
+    return BarRow("theory", tuple(segments), shown(ratio, "{:.2f}".format), hover)
 
 
 def _measured_row(wire: WireLedger) -> BarRow:
@@ -113,7 +121,8 @@ def _measured_row(wire: WireLedger) -> BarRow:
             segments.append((name, start, length))
         start += length
     segments = segments or [("idle", 0.0, 0.0)]
-    return BarRow("measured", tuple(segments), f"{wire.ratio:.2f}", f"measured: {format_traffic(wire.sent_bytes)}")
+    hover = tell("measured: {}", shown(wire.sent_bytes, format_traffic))
+    return BarRow("measured", tuple(segments), shown(wire.ratio, "{:.2f}".format), hover)
 
 
 def _cause_rows(wire: WireLedger, reached: float) -> list[BarRow]:
@@ -124,6 +133,7 @@ def _cause_rows(wire: WireLedger, reached: float) -> list[BarRow]:
         if abs(ratio) >= _MINOR:
             role = "waiting" if ratio > 0 else "host"
             segment = (role, min(reached, reached + ratio), abs(ratio))
-            rows.append(BarRow(name, (segment,), format_signed(ratio), f"{format_signed(ratio)}: {claim}"))
+            text = shown(ratio, format_signed)
+            rows.append(BarRow(name, (segment,), text, tell("{}: {}", text, Named(claim))))
         reached += ratio
     return rows

@@ -72,7 +72,14 @@ def step_causes(analysis: Analysis | None, step_ns: float | None) -> tuple[StepC
     )
     overlapped = _mean(ranks, lambda p: p.overlapped_ns)
     return (
-        StepCauses(span_ns=span, parts=parts, overlapped_ns=overlapped, device_scale=device, host_scale=host),
+        StepCauses(
+            span_ns=span,
+            parts=parts,
+            overlapped_ns=overlapped,
+            overlapped_step_ns=overlapped * device,
+            device_scale=device,
+            host_scale=host,
+        ),
         None,
     )
 

@@ -72,13 +72,14 @@ def _reconcile(
     owners = [gap for gap in owners if gap.measured_bytes or gap.deepspeed_bytes or gap.paper_bytes]
     total = sum(entry.bytes for entry in measured)
     unexplained = sum(gap.unexplained_bytes for gap in owners)
-    known = (gap.measured_bytes if gap.deepspeed_bytes is None else gap.deepspeed_bytes for gap in owners)
+    told = sum(gap.measured_bytes if gap.deepspeed_bytes is None else gap.deepspeed_bytes for gap in owners)
     return Reconciliation(
         rank=memory.rank or 0,
         instant=instant,
         measured_bytes=total,
-        deepspeed_bytes=sum(known),
+        deepspeed_bytes=told,
         paper_bytes=paper.bytes,
+        gap_bytes=total - told,
         owners=tuple(sorted(owners, key=lambda gap: (-gap.measured_bytes, gap.owner.value))),
         unexplained_bytes=unexplained,
         unexplained_ratio=unexplained / total if total else 0.0,
@@ -99,16 +100,30 @@ def _gap(
     rest = held - told - rounding
     words = _words(owner, rest, rounding, instant, unknown)
     late = owner is Owner.WORKSPACE and instant == "loss" and rest < 0
+    gap = None if unknown else held - told
     unexplained = 0 if owner is Owner.ACTIVATIONS or late else abs(rest)
+    unexplained = abs(held - told) if owner is Owner.OTHER else unexplained
     return OwnerGap(
         owner=owner,
         measured_bytes=held,
         deepspeed_bytes=None if unknown else told,
         paper_bytes=sum(line.bytes for line in paper.lines if line.owner is owner),
-        gap_bytes=None if unknown else held - told,
-        unexplained_bytes=abs(held - told) if owner is Owner.OTHER else unexplained,
+        gap_bytes=gap,
+        unexplained_bytes=unexplained,
+        explained_bytes=explained_bytes(gap, unexplained),
         words=words,
     )
+
+
+def explained_bytes(gap: int | None, unexplained: int) -> int:
+    """The part of a gap that has a name, with the sign of the gap; zero where there is none.
+
+    Args:
+        gap: ``measured − DeepSpeed's``; ``None`` where the ledger cannot tell.
+        unexplained: the part without a name, without its sign.
+    """
+    size = max(abs(gap or 0) - unexplained, 0)
+    return -size if (gap or 0) < 0 else size
 
 
 def _words(owner: Owner, rest: int, rounding: int, instant: str, unknown: bool) -> str | None:

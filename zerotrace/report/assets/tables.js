@@ -11,9 +11,14 @@ function csvCell(text) {
 function tableCsv(table) {
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.name);
   const rows = [...table.tBodies[0].rows].map((row) =>
-    [...row.cells].map((cell) => cell.querySelector("data")?.value ?? cell.textContent.trim()),
+    [...row.cells].map((cell) => cell.dataset.value ?? (isWords(cell) ? undefined : cell.querySelector("data")?.value) ?? cell.textContent.trim()),
   );
   return [names, ...rows].map((row) => row.map(csvCell).join(",")).join("\r\n") + "\r\n";
+}
+
+/** Whether a cell is read as words, though figures stand in them. */
+function isWords(cell) {
+  return cell.matches("[data-text], .prose");
 }
 
 function download(text, type, file) {

@@ -10,6 +10,7 @@ from zerotrace.report.compared.rows import Figure, TableRow, row
 from zerotrace.report.memory import OWNER_ROLES
 from zerotrace.report.memory_words import signed_bytes
 from zerotrace.report.summary import UNKNOWN
+from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import GIB, format_bytes
 
 #: Below this, the change of an owner is in the JSON alone.
@@ -22,16 +23,15 @@ def memory_lead(comparison: Comparison) -> str:
     """What theory promises of the ladder, what came of it, and where less is saved than that, by which owners."""
     told = []
     for step in comparison.ladder:
-        promised = f"stage {step.to_stage} saves {format_bytes(step.paper_bytes)} over stage {step.from_stage}"
-        if step.measured_bytes > 0:
-            came = f"it saves {format_bytes(step.measured_bytes)}"
-        elif step.measured_bytes < 0:
-            came = f"it holds {format_bytes(-step.measured_bytes)} more"
-        else:
-            came = "it holds as much"
+        saved = shown(step.paper_bytes, format_bytes)
+        promised = tell(f"stage {step.to_stage} saves {{}} over stage {step.from_stage}", saved)
+        size = shown(step.measured_bytes, lambda size: format_bytes(abs(size)))
+        came = "it holds as much"
+        if step.measured_bytes:
+            came = tell("it saves {}" if step.measured_bytes > 0 else "it holds {} more", size)
         owners = owners_text(comparison, step) if step.measured_bytes < step.paper_bytes else ""
-        told.append(f"{promised}; measured, {came}{f' ({owners})' if owners else ''}")
-    return f"In theory {'. In theory '.join(told)}." if told else ""
+        told.append(tell("{}; measured, {}{}", promised, came, tell(" ({})", owners) if owners else ""))
+    return tell("In theory {}.", joined(". In theory ", told)) if told else ""
 
 
 def owners_text(comparison: Comparison, step: LadderStep) -> str:
@@ -41,7 +41,7 @@ def owners_text(comparison: Comparison, step: LadderStep) -> str:
     deltas = (d for d in comparison.deltas if (repeats[d.before].stage, repeats[d.after].stage) == stages)
     delta = next((delta for delta in deltas if delta.is_rung), None)
     changes = [one for one in delta.owners if abs(one.bytes) >= _MENTIONED_BYTES] if delta else []
-    return ", ".join(f"{one.owner.value} {signed_bytes(one.bytes)}" for one in changes)
+    return joined(", ", (tell(f"{one.owner.value} {{}}", shown(one.bytes, signed_bytes)) for one in changes))
 
 
 def resident_figure(comparison: Comparison) -> Figure:
@@ -98,7 +98,10 @@ def _memory_figure(
         TheoryLine(
             role,
             tuple(None if value is None else value / GIB for value in values),
-            tuple(f"{run.label}: {format_bytes(value)} {name}" for run, value in zip(runs, values, strict=True)),
+            tuple(
+                tell(f"{{}}: {{}} {name}", Named(run.label), shown(value, format_bytes))
+                for run, value in zip(runs, values, strict=True)
+            ),
         )
         for (role, name), values in (
             (_PAPER, [held(run).paper_bytes for run in runs]),
@@ -132,17 +135,22 @@ def _memory_figure(
 def _memory_column(run: ComparedRun, held: HeldMemory, gauge: int | None) -> Column:
     """The owners, or the gauge where they are unknown."""
     total = held.owners_bytes if held.owners_bytes is not None else gauge
-    text = UNKNOWN if total is None else f"{total / GIB:.2f}"
+    text = shown(total, lambda size: UNKNOWN if size is None else f"{size / GIB:.2f}")
     if not held.owners:
-        whole = () if gauge is None else (Segment("unknown", gauge / GIB, f"{run.label}: {format_bytes(gauge)}"),)
-        return Column(run.label, whole, text)
-    segments = []
-    for role, name in dict.fromkeys(OWNER_ROLES.values()):
-        parts = [one for one in held.owners if OWNER_ROLES[one.owner] == (role, name)]
-        if parts:
-            told = ", ".join(f"{one.owner.value} {format_bytes(one.bytes)}" for one in parts)
-            size = sum(one.bytes for one in parts) / GIB
-            segments.append(Segment(role, size, f"{run.label}: {told}", f"{size:.1f}"))
+        if gauge is None:
+            return Column(run.label, (), text)
+        hover = tell("{}: {}", Named(run.label), shown(gauge, format_bytes))
+        return Column(run.label, (Segment("unknown", gauge / GIB, hover),), text)
+    order = list(OWNER_ROLES)
+    segments = (
+        Segment(
+            OWNER_ROLES[one.owner][0],
+            one.bytes / GIB,
+            tell(f"{{}}: {one.owner.value} {{}}", Named(run.label), shown(one.bytes, format_bytes)),
+            shown(one.bytes, lambda size: f"{size / GIB:.1f}"),
+        )
+        for one in sorted(held.owners, key=lambda one: order.index(one.owner))
+    )
     return Column(run.label, tuple(segments), text)
 
 

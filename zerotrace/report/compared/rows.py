@@ -9,6 +9,7 @@ from zerotrace.model import ComparedRun
 from zerotrace.report.charts import Chart
 from zerotrace.report.method import signed
 from zerotrace.report.summary import UNKNOWN
+from zerotrace.report.words import joined, tell
 
 
 @dataclass(frozen=True)
@@ -52,4 +53,4 @@ def two_digits(value: float | None) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """``a, b and c``."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return names[0] if len(names) == 1 else tell("{} and {}", joined(", ", names[:-1]), names[-1])

@@ -9,6 +9,7 @@ from zerotrace.report.columns import Column, Segment, Strip, column_chart
 from zerotrace.report.compared.rows import Figure, TableRow, listed, row, two_digits
 from zerotrace.report.method import milliseconds
 from zerotrace.report.summary import UNKNOWN
+from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import NS_PER_MS, format_ns
 
 #: Roles and names of the parts of a step.
@@ -85,16 +86,16 @@ def step_lead(comparison: Comparison) -> str:
     for run in comparison.runs:
         if run.no_causes is not None:
             missing.setdefault(run.no_causes, []).append(run.label)
-    told = [f"{listed(labels)}: {reason}" for reason, labels in missing.items()]
-    return f"Without parts: {'; '.join(told)}." if told else ""
+    told = [tell(f"{{}}: {reason}", listed([Named(label) for label in labels])) for reason, labels in missing.items()]
+    return tell("Without parts: {}.", joined("; ", told)) if told else ""
 
 
 def _step_column(run: ComparedRun) -> Column:
-    text = UNKNOWN if run.step_ns is None else _in_ms(run.step_ns)
+    label, text = Named(run.label), UNKNOWN if run.step_ns is None else shown(run.step_ns, _in_ms)
     if run.step_ns is None:
         return Column(run.label, (), text)
     if run.causes is None:
-        whole = f"{run.label}: {format_ns(run.step_ns)}, {run.no_causes}"
+        whole = tell(f"{{}}: {{}}, {run.no_causes}", label, shown(run.step_ns, format_ns))
         return Column(run.label, (Segment("unknown", run.step_ns / NS_PER_MS, whole),), text)
     return Column(
         run.label,
@@ -102,8 +103,8 @@ def _step_column(run: ComparedRun) -> Column:
             Segment(
                 _CAUSES[part.cause][0],
                 part.step_ns / NS_PER_MS,
-                f"{run.label}: {_CAUSES[part.cause][1]} {format_ns(part.step_ns)}",
-                f"{part.step_ns / NS_PER_MS:.0f}",
+                tell(f"{{}}: {_CAUSES[part.cause][1]} {{}}", label, shown(part.step_ns, format_ns)),
+                shown(part.step_ns, lambda time: f"{time / NS_PER_MS:.0f}"),
             )
             for part in run.causes.parts
         ),
@@ -115,28 +116,30 @@ def _step_column(run: ComparedRun) -> Column:
 def _hiding(label: str, causes: StepCauses) -> Strip:
     """Of compute, what hides communication."""
     compute = sum(part.step_ns for part in causes.parts if part.cause is Cause.COMPUTE)
-    hiding = causes.overlapped_ns * causes.device_scale
-    hover = f"{label}: compute that hides communication {format_ns(hiding)}"
+    hiding = causes.overlapped_step_ns
+    hover = tell("{}: compute that hides communication {}", Named(label), shown(hiding, format_ns))
     return Strip("overlapped", (compute - hiding) / NS_PER_MS, hiding / NS_PER_MS, hover)
 
 
 def _step_caption(runs: Sequence[ComparedRun]) -> str:
-    caption = "The unprofiled step of each run by cause: its parts are those of the profiled step, scaled to it."
+    caption = ["The unprofiled step of each run by cause: its parts are those of the profiled step, scaled to it."]
     scaled = [run for run in runs if run.causes is not None]
     if not scaled:
         return "The unprofiled step of each run."
     scales = [run.causes.host_scale for run in scaled if run.causes and run.causes.device_scale == 1]
     if scales:
-        low, high = two_digits(min(scales)), two_digits(max(scales))
-        by = low if low == high else f"{low} to {high}"
-        caption += (
-            f" Compute, transfer and copies keep their length; waiting and idle time are scaled by {by}, since a "
-            "profiler slows the host and not the device."
+        low, high = shown(min(scales), two_digits), shown(max(scales), two_digits)
+        caption.append(
+            tell(
+                "Compute, transfer and copies keep their length; waiting and idle time are scaled by {}, since a "
+                "profiler slows the host and not the device.",
+                low if low == high else tell("{} to {}", low, high),
+            )
         )
     alike = [run.label for run in scaled if run.causes and run.causes.device_scale != 1]
     if alike:
-        caption += f" All parts of {listed(alike)} are scaled alike."
-    return caption
+        caption.append(tell("All parts of {} are scaled alike.", listed([Named(label) for label in alike])))
+    return joined(" ", caption)
 
 
 def _legend(runs: Sequence[ComparedRun], used: Sequence[Cause]) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ from zerotrace.model import CollectiveKind, ComparedRun, Comparison
 from zerotrace.report.columns import Column, Segment, TheoryLine, column_chart
 from zerotrace.report.compared.rows import Figure, TableRow, row, two_digits
 from zerotrace.report.summary import UNKNOWN, format_percent
+from zerotrace.report.words import Named, shown, tell
 from zerotrace.units import format_count, format_traffic
 
 _GB = 10**9
@@ -31,13 +32,15 @@ def wire_figure(comparison: Comparison) -> Figure:
             run.label,
             tuple(
                 Segment(
-                    _KINDS.get(kind, "idle"), sent / _GB, f"{run.label}: {kind.value} {format_traffic(sent)}",
-                    f"{sent / _GB:.2f}",
+                    _KINDS.get(kind, "idle"),
+                    sent / _GB,
+                    tell(f"{{}}: {kind.value} {{}}", Named(run.label), shown(sent, format_traffic)),
+                    shown(sent, lambda size: f"{size / _GB:.2f}"),
                 )
                 for kind in used
                 if (sent := _sent(run, kind))
             ),
-            UNKNOWN if run.sent is None else f"{run.sent.sent_bytes / _GB:.2f}",
+            UNKNOWN if run.sent is None else shown(run.sent.sent_bytes, lambda size: f"{size / _GB:.2f}"),
         )
         for run in runs
     ]  # fmt: skip
@@ -45,7 +48,10 @@ def wire_figure(comparison: Comparison) -> Figure:
     line = TheoryLine(
         _PAPER[0],
         tuple(None if value is None else value / _GB for value in theory),
-        tuple(f"{run.label}: {format_traffic(value)} in theory" for run, value in zip(runs, theory, strict=True)),
+        tuple(
+            tell("{}: {} in theory", Named(run.label), shown(value, format_traffic))
+            for run, value in zip(runs, theory, strict=True)
+        ),
     )
     rows = [
         TableRow(f"{kind.value}_sent_bytes", kind.value, tuple(_sent(run, kind) for run in runs), format_traffic,
@@ -79,15 +85,21 @@ def hidden_figure(comparison: Comparison) -> Figure:
             run.label,
             ()
             if run.overlap_ratio is None
-            else (Segment("overlapped", 100 * run.overlap_ratio, f"{run.label}: {format_percent(run.overlap_ratio)}"),),
-            UNKNOWN if run.overlap_ratio is None else f"{100 * run.overlap_ratio:.1f}",
+            else (
+                Segment(
+                    "overlapped",
+                    100 * run.overlap_ratio,
+                    tell("{}: {}", Named(run.label), shown(run.overlap_ratio, format_percent)),
+                ),
+            ),
+            UNKNOWN if run.overlap_ratio is None else shown(run.overlap_ratio, lambda ratio: f"{100 * ratio:.1f}"),
         )
         for run in runs
     ]
     gathers = TheoryLine(
         "ledger",
         tuple(None if run.hidden_ratio is None else 100 * run.hidden_ratio for run in runs),
-        tuple(f"{run.label}: {format_percent(run.hidden_ratio)} of gather time" for run in runs),
+        tuple(tell("{}: {} of gather time", Named(run.label), shown(run.hidden_ratio, format_percent)) for run in runs),
     )
     has_gathers = any(run.hidden_ratio is not None for run in runs)
     chart = column_chart(
@@ -117,8 +129,14 @@ def throughput_figure(comparison: Comparison) -> Figure:
             run.label,
             ()
             if run.tokens_per_s is None
-            else (Segment("compute", run.tokens_per_s / 1000, f"{run.label}: {_kilo(run.tokens_per_s)} ktok/s"),),
-            _kilo(run.tokens_per_s),
+            else (
+                Segment(
+                    "compute",
+                    run.tokens_per_s / 1000,
+                    tell("{}: {} ktok/s", Named(run.label), shown(run.tokens_per_s, _kilo)),
+                ),
+            ),
+            shown(run.tokens_per_s, _kilo),
         )
         for run in runs
     ]
