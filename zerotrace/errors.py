@@ -66,6 +66,10 @@ class ComparisonError(ZerotraceError):
     """Runs that cannot be held against each other."""
 
 
+class EngineError(ZerotraceError):
+    """A cluster that cannot be used: it does not answer, its workers differ, or they do not see the files."""
+
+
 class OutputError(ZerotraceError):
     """Output that cannot be written where it is to go."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +26,7 @@ ANALYSIS_FOLDER = "analysis"
 ANALYSIS_FILE = "analysis.json"
 REPORT_FILE = "report.html"
 _EVENTS_PART = "part-0.parquet"
+_INCOMING = ".incoming"
 _MAX_RANK_DIGITS = 10
 
 _Stored = TypeVar("_Stored", RunManifest, Analysis)
@@ -204,6 +207,23 @@ def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tupl
         yield rank, _read_parquet(events_file(folder, rank), columns)
 
 
+@contextmanager
+def incoming_events(folder: Path) -> Iterator[None]:
+    """Lets :class:`EventsWriter` write during the block. What nobody has named at its end is removed.
+
+    Whoever is still at work then, given up and not known to have ended, finds no place any more.
+
+    Args:
+        folder: an analysis folder that is being made.
+    """
+    incoming = folder / EVENTS.name / _INCOMING
+    incoming.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
+
+
 class EventsWriter:
     """Writes the events of one trace slice by slice, before it is known whether its rank is its own.
 
@@ -211,11 +231,13 @@ class EventsWriter:
         folder: an analysis folder.
         number: which of the traces it is.
 
-    Use as a context manager. Nothing is written before the first slice.
+    Use as a context manager, within :func:`incoming_events`. Nothing is written before the first slice.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._path = _unnamed_events(folder, number)
+        #: For :func:`name_events`; another one each time, since a trace may be read twice.
+        self.name = f"{number}-{uuid4().hex}"
+        self._path = folder / EVENTS.name / _INCOMING / self.name
         self._files = ExitStack()
         self._writer: pq.ParquetWriter | None = None
 
@@ -230,7 +252,6 @@ class EventsWriter:
     def write(self, events: pa.Table) -> None:
         """Writes the next rows, as a row group of their own."""
         if self._writer is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.mkdir()
             stream = self._files.enter_context((self._path / _EVENTS_PART).open("xb"))
             writer = pq.ParquetWriter(stream, events.schema, **_parquet_options(events.schema))
@@ -238,9 +259,9 @@ class EventsWriter:
         self._writer.write_table(events, row_group_size=max(events.num_rows, 1))
 
 
-def name_events(folder: Path, number: int, rank: int) -> None:
-    """Gives the events of the ``number``-th trace their final place, that of their rank."""
-    _unnamed_events(folder, number).rename(events_file(folder, rank).parent)
+def name_events(folder: Path, name: str, rank: int) -> None:
+    """Gives events that were written their final place, that of their rank."""
+    (folder / EVENTS.name / _INCOMING / name).rename(events_file(folder, rank).parent)
 
 
 def write_table(folder: Path, schema: TableSchema, rows: Iterable[object]) -> None:
@@ -274,10 +295,6 @@ def to_json(record: Analysis | Comparison | Check) -> bytes:
 def events_file(folder: Path, rank: int) -> Path:
     """Where one rank's events lie."""
     return folder / EVENTS.name / f"rank={rank}" / _EVENTS_PART
-
-
-def _unnamed_events(folder: Path, number: int) -> Path:
-    return folder / EVENTS.name / f"trace={number}"
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:

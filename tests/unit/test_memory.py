@@ -16,6 +16,7 @@ import pytest
 
 from tests.allocator import MIB, Stack, TinyAllocator
 from tests.builders import BASE_TIME_NS, TraceBuilder
+from zerotrace.analysis.engines import Processes
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.findings import memory as rules
 from zerotrace.analysis.memory.ladder import Rung, ladder, rung
@@ -252,15 +253,15 @@ def test_shipped_files_of_another_rank_or_stage_are_told(stage: int, tmp_path: P
     run = TRACES / f"stage{stage}"
     manifest = read_manifest(run)
     assert manifest is not None
-    assert not measure_ranks(run, manifest, {0, 1}, 1).diagnostics
+    assert not measure_ranks(run, manifest, {0, 1}, Processes(1)).diagnostics
     for name in ("manifest.json", "rank_0.owners.json", "rank_0.snapshot.pickle.gz"):
         shutil.copy(run / name, tmp_path)
     shutil.copy(run / "rank_1.snapshot.pickle.gz", tmp_path / "rank_0.snapshot.pickle.gz")
-    (note,) = measure_ranks(tmp_path, manifest, {0}, 1).diagnostics
+    (note,) = measure_ranks(tmp_path, manifest, {0}, Processes(1)).diagnostics
     assert note.code == "memory_files_contradict"
     other = TRACES / f"stage{2 if stage else 3}"
     shutil.copy(other / "rank_0.snapshot.pickle.gz", tmp_path)
-    found = measure_ranks(tmp_path, manifest, {0}, 1)
+    found = measure_ranks(tmp_path, manifest, {0}, Processes(1))
     assert [note.code for note in found.diagnostics] == [
         "memory_files_contradict" if stage == 1 else "memory_of_another_run"
     ]

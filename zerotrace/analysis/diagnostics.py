@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from zerotrace.model import Diagnostic, Level
 
+#: Codes of diagnostics that something of one rank could not be read, while others are there.
+RANK_FAILED, MEMORY_FAILED = "rank_failed", "memory_failed"
+
 _WORST_FIRST = (Level.ERROR, Level.WARNING, Level.INFO)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 #: Files that are named; the others are counted.

@@ -1,30 +1,29 @@
-"""Every rank's trace to an event table and the figures of that rank, in processes of their own."""
+"""Every rank's trace to an event table and the figures of that rank, side by side."""
 
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy.ma  # noqa: F401 - numpy's set functions import it when first called: once here, not in every worker
 import pyarrow as pa
 
+from zerotrace.analysis.diagnostics import RANK_FAILED
+from zerotrace.analysis.engines import Engine, Lost, Processes, require_visible, spread
 from zerotrace.analysis.needed import needed_rows
 from zerotrace.analysis.progress import Meter, ReadingPhase, Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
-from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
-from zerotrace.errors import TraceError
+from zerotrace.errors import StoreError, TraceError, ZerotraceError
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
 from zerotrace.ingest.rank import ingest_rank
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 from zerotrace.site import Site, SiteFile
-from zerotrace.store import EventsWriter, name_events
+from zerotrace.store import EventsWriter, incoming_events, name_events
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
 # rank's may be anything: it is skipped, and that is said.
@@ -50,44 +49,103 @@ class _Skipped:
     digest: str
 
 
+@dataclass(frozen=True)
+class _Failed:
+    error: ZerotraceError
+    digest: str | None = None
+    """Of the file, if it can be had."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    reading: RankReading
+    events: str
+    """Name of its event table, until it gets that of its rank."""
+
+
+_Outcome: TypeAlias = _Read | _Skipped | _Failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksRead:
+    """What there is of a run's ranks."""
+
+    readings: Sequence[RankReading]
+    """In the order of ranks, at least one."""
+    notes: Sequence[Diagnostic]
+    """What was skipped, and what failed."""
+    digests: Mapping[Path, str]
+    """Of every file as it was read; none of a file that cannot be read."""
+
+
 def read_ranks(
     candidates: Sequence[Path],
     folder: Path,
     attribution: Attribution,
-    jobs: int | None = None,
+    engine: Engine | None = None,
     limits: UnpackLimits | None = None,
     site: Site | None = None,
     watch: Watch | None = None,
-) -> tuple[list[RankReading], list[Diagnostic], dict[Path, str]]:
+) -> RanksRead:
     """Reads every trace and writes its event table.
+
+    A trace that fails among others costs its own rank, and is said. It is read once more before that if it may have
+    failed by chance: the system did not give the file, or the process that read it was lost.
 
     Args:
         candidates: files that could be traces, at least one.
         folder: analysis folder to write event tables into.
         attribution: how rows are given to steps.
-        jobs: processes that read at once; by default one a core, at most one a trace.
+        engine: where they are read; by default in one process a core.
         limits: how large each trace may be.
         site: where the files lie; on this machine by default.
         watch: sees how far each trace is.
 
-    Returns:
-        The readings in the order of ranks, what was skipped, and the digest of every file as it was read.
-
     Raises:
-        TraceError: if there is no trace, a trace is damaged, or two traces claim one rank.
+        TraceError: if there is no trace, none can be read (the first one's error), or two traces claim one rank.
+        StoreError: if none can be fetched from where it lies.
+        EngineError: if workers of a cluster do not see the files.
     """
+    engine, site, watch = engine or Processes(), site or Site(), watch or Unwatched()
+    alone = len(candidates) == 1
+    far = engine.is_elsewhere
+    files = [site.file(path.absolute() if far else path) for path in candidates]
+    meters = watch.hand_out([name_of(file.path) for file in files], [file.num_bytes for file in files])
+    order = _Order(
+        folder=folder.absolute() if far else folder,
+        attribution=attribution,
+        limits=limits,
+        alone=alone,
+        is_elsewhere=far,
+    )
+    work = [(file, number, meter, order) for number, (file, meter) in enumerate(zip(files, meters))]
+    outcomes: dict[int, _Outcome] = {}
+    task: Callable[..., _Outcome] = _read
+    with incoming_events(folder):
+        ended = spread(engine, task, work, try_again=_may_pass, begun=watch.look)
+        with closing(ended):
+            for number, outcome in ended:
+                outcomes[number] = _lost(candidates[number], outcome) if isinstance(outcome, Lost) else outcome
+        in_order = [(path, outcomes[number]) for number, path in enumerate(candidates)]
+        return _take(in_order, folder)
+
+
+def _take(outcomes: Sequence[tuple[Path, _Outcome]], folder: Path) -> RanksRead:
     readings: list[RankReading] = []
-    skipped: list[Diagnostic] = []
+    notes: list[Diagnostic] = []
     placed: dict[int, str] = {}
     digests: dict[Path, str] = {}
-    files = [(site or Site()).file(path) for path in candidates]
-    outcomes = _spread(files, folder, attribution, limits, jobs, watch or Unwatched())
-    for number, (path, outcome) in enumerate(zip(candidates, outcomes)):
+    for path, outcome in outcomes:
         if isinstance(outcome, _Skipped):
-            skipped.append(outcome.diagnostic)
+            notes.append(outcome.diagnostic)
             digests[path] = outcome.digest
             continue
-        source = outcome.source
+        if isinstance(outcome, _Failed):
+            notes.append(_rank_failed(path, outcome.error))
+            if outcome.digest is not None:
+                digests[path] = outcome.digest
+            continue
+        source = outcome.reading.source
         digests[path] = source.digest
         if source.rank in placed:
             raise TraceError(
@@ -96,63 +154,70 @@ def read_ranks(
                 hint="keep one file a rank in the folder; copies and traces of other runs belong elsewhere",
             )
         placed[source.rank] = source.file
-        name_events(folder, number, source.rank)
-        readings.append(outcome)
+        name_events(folder, outcome.events, source.rank)
+        readings.append(outcome.reading)
     if not readings:
+        first_error = next((outcome.error for _, outcome in outcomes if isinstance(outcome, _Failed)), None)
+        if first_error is not None:
+            raise first_error
         raise TraceError(
-            f"{printable_name(candidates[0].parent)}: no trace found: {'; '.join(note.message for note in skipped)}",
+            f"{printable_name(outcomes[0][0].parent)}: no trace found: {'; '.join(note.message for note in notes)}",
             code="no_traces",
             hint="give a folder of Kineto traces (JSON or gzip), as torch.profiler or `zerotrace capture` writes them",
         )
-    return sorted(readings, key=lambda reading: reading.source.rank), skipped, digests
+    return RanksRead(readings=sorted(readings, key=lambda reading: reading.source.rank), notes=notes, digests=digests)
 
 
-def _spread(
-    files: Sequence[SiteFile],
-    folder: Path,
-    attribution: Attribution,
-    limits: UnpackLimits | None,
-    jobs: int | None,
-    watch: Watch,
-) -> Iterator[RankReading | _Skipped]:
-    """Reads each trace, in processes of their own where there are several."""
-    jobs = worker_count(len(files), jobs)
-    alone = len(files) == 1
-    meters = watch.hand_out([name_of(file.path) for file in files], [file.num_bytes for file in files])
-    work = [
-        (file, folder, number, attribution, limits, alone, meter)
-        for number, (file, meter) in enumerate(zip(files, meters))
-    ]
-    if jobs <= 1:
-        watch.look()
-        yield from (_read(*task) for task in work)
-        return
-    context, parent = get_context(start_method()), os.getpid()
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=begin_worker, initargs=(parent,)) as pool:
-        with signals_later():
-            tasks = [pool.submit(_read, *task) for task in work]
-        watch.look()
-        try:
-            yield from (task.result() for task in tasks)
-        except BrokenProcessPool as error:
-            raise TraceError(
-                "a process that read a trace was ended from outside",
-                code="worker_lost",
-                hint="most often the machine ran out of memory: give --jobs 1",
-            ) from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _may_pass(outcome: _Outcome) -> bool:
+    """Whether a failure is the system's or a store's, and not the file's content."""
+    return isinstance(outcome, _Failed) and (
+        outcome.error.code == "unreadable" or isinstance(outcome.error, StoreError)
+    )
 
 
-def _read(
-    file: SiteFile,
-    folder: Path,
-    number: int,
-    attribution: Attribution,
-    limits: UnpackLimits | None,
-    alone: bool,
-    meter: Meter,
-) -> RankReading | _Skipped:
+def _lost(path: Path, lost: Lost) -> _Failed:
+    return _Failed(
+        TraceError(
+            f"{name_of(path)}: not read: {lost.reason}, and so it was when it was tried again",
+            code="worker_lost",
+            hint="most often the machine ran out of memory: give --jobs 1, or read it on a larger one",
+        )
+    )
+
+
+def _rank_failed(path: Path, error: ZerotraceError) -> Diagnostic:
+    return Diagnostic(
+        code=RANK_FAILED,
+        level=Level.ERROR,
+        file=name_of(path),
+        message=f"{error}; its rank is in no figure",
+        hint=error.hint,
+    )
+
+
+def _digest_or_none(path: Path) -> str | None:
+    try:
+        return digest_file(path)
+    except TraceError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """What is to be done with every trace."""
+
+    folder: Path
+    attribution: Attribution
+    limits: UnpackLimits | None
+    alone: bool
+    """Whether it is the only one."""
+    is_elsewhere: bool
+    """Whether it is read on another machine, perhaps."""
+
+
+def _read(file: SiteFile, number: int, meter: Meter, order: _Order) -> _Outcome:
+    if order.is_elsewhere:
+        require_visible(order.folder, *([file.path] if file.source is None else []))
     # A trace makes hundreds of thousands of objects and no cycles: the collector would only walk them in vain.
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -161,45 +226,39 @@ def _read(
     try:
         with file.whole(meter.advance) as path:
             meter.begin(ReadingPhase.READING, path.stat().st_size if path.is_file() else None)
-            return _read_file(path, folder, number, attribution, limits, alone, meter)
+            return _read_file(path, number, meter, order)
+    except StoreError as error:  # it could not be fetched
+        return _Failed(error)
     finally:
         meter.end()
         if gc_was_on:
             gc.enable()
 
 
-def _read_file(
-    path: Path,
-    folder: Path,
-    number: int,
-    attribution: Attribution,
-    limits: UnpackLimits | None,
-    alone: bool,
-    meter: Meter,
-) -> RankReading | _Skipped:
+def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome:
+    # On another machine columns go to a disk of its own meanwhile, and not over the network.
+    place = None if order.is_elsewhere else order.folder
     try:
-        with EventsWriter(folder, number) as writer:
+        with EventsWriter(order.folder, number) as writer:
 
             def keep(events: pa.Table, mode: Mode) -> pa.Table:
                 writer.write(events)
                 return needed_rows(events, mode)
 
-            trace = ingest_rank(path, limits, folder=folder, keep=keep, advance=meter.advance)
+            trace = ingest_rank(path, order.limits, folder=place, keep=keep, advance=meter.advance)
     except TraceError as error:
-        if error.code in _NO_TRACE and not alone and not is_named_as_rank(path):
+        if error.code in _NO_TRACE and not order.alone and not is_named_as_rank(path):
             name = name_of(path)
             hint = "nothing is lost if it is no trace; else give the traces by name"
-            return _Skipped(
-                Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint),
-                digest_file(path),
-            )
-        raise
+            note = Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint)
+            return _Skipped(note, digest_file(path))
+        return _Failed(error, _digest_or_none(path))
     source = trace.source
     events = trace.events.combine_chunks()
     analysis = analyse_rank(
-        source.rank, source.file, events, trace.windows, trace.mode, attribution, first_ns=trace.first_ns
+        source.rank, source.file, events, trace.windows, trace.mode, order.attribution, first_ns=trace.first_ns
     )
-    return RankReading(
+    reading = RankReading(
         source=source,
         mode=trace.mode,
         windows=trace.windows,
@@ -207,3 +266,4 @@ def _read_file(
         diagnostics=trace.diagnostics + analysis.diagnostics,
         profiled=trace.profiled,
     )
+    return _Read(reading, writer.name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from zerotrace.errors import StoreError
+from zerotrace.analysis.diagnostics import MEMORY_FAILED, RANK_FAILED
+from zerotrace.errors import StoreError, TraceError
 from zerotrace.ingest.files import digest_file, printable_name
 from zerotrace.model import ANALYSIS_VERSION, Analysis
 from zerotrace.site import Site
@@ -86,7 +87,12 @@ def standing(target: Path, request: Request) -> Standing:
         return Standing(reason=f"it was written by zerotrace {old.zerotrace_version}")
     # Only now is it worth reading every file: there is a result that could be the one.
     inputs = name_inputs(request, {path: _digest_now(request, path, old) for path in request.files})
-    changed = [name for name in sorted({*old.inputs, *inputs}) if old.inputs.get(name) != inputs.get(name)]
+    failed = {note.file for note in old.diagnostics if note.code in (RANK_FAILED, MEMORY_FAILED)}
+    changed = [
+        name
+        for name in sorted({*old.inputs, *inputs})
+        if old.inputs.get(name) != inputs.get(name) and PurePosixPath(name).name not in failed
+    ]
     if changed or old.run_name != request.run_name:
         what = ", ".join(changed[:4]) + (" …" if len(changed) > 4 else "") if changed else f"the run {old.run_name}"
         return Standing(reason=f"it was made from other files ({what})")
@@ -99,13 +105,14 @@ def standing(target: Path, request: Request) -> Standing:
     wants_more = _is_older(old.schema_version) or any(
         request.options[key] and not old.options.get(key) for key in _ADDING
     )
-    if missing or wants_more:
+    if failed or missing or wants_more:
         # Completing it writes the folder anew: nothing that is in it may be lost by that.
         more = [key for key in _ADDING if old.options.get(key) and not request.options[key]]
         foreign = sorted({path.name for path in target.iterdir()} - _own(old))
-        if wants_more and (more or foreign):
+        if (failed or wants_more) and (more or foreign):
             return Standing(reason=f"it holds more than is asked for ({', '.join([*more, *foreign])})")
-        return Standing(replaceable=True, reason="it is not complete")
+        # What failed may go well this time, or with a file that was put right.
+        return Standing(replaceable=True, reason="a rank failed in it" if failed else "it is not complete")
     return Standing(current=old)
 
 
@@ -114,7 +121,10 @@ def _digest_now(request: Request, path: Path, old: Analysis) -> str:
     name, mark = _name(path, request.run_folder), request.site.mark(path)
     if mark is not None and name in old.inputs and old.store_marks.get(name) == mark:
         return old.inputs[name]
-    return request.digest(path)
+    try:
+        return request.digest(path)
+    except TraceError:
+        return ""  # as of no file; the reader will say why
 
 
 def _is_older(version: str) -> bool:

@@ -16,6 +16,7 @@ from zerotrace.analysis.baseline import Baseline, check_baseline, with_baseline
 from zerotrace.analysis.collective_figures import collective_figures
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.derived import with_derived
+from zerotrace.analysis.engines import Engine, EngineKind, open_engine
 from zerotrace.analysis.evidence import check_blocking
 from zerotrace.analysis.findings import find
 from zerotrace.analysis.gathers.run import gather_of_rows, run_gathers, with_gathers
@@ -114,7 +115,11 @@ class AnalyzeOptions:
     hta: bool = True
     """Whether HTA's own analyses are run and stored beside ours."""
     jobs: int | None = None
-    """Processes that read traces at once; by default one a core, at most one a trace."""
+    """Traces read at once; by default one a core, at most one a trace."""
+    engine: EngineKind = EngineKind.PROCESSES
+    """Where they are read."""
+    address: str | None = None
+    """Of the cluster, where it is one."""
     force: bool = False
     """Whether an existing result may be replaced."""
     stage: int | None = None
@@ -150,8 +155,9 @@ def analyze(
         version with these options, are not analysed again unless forced.
 
     Raises:
-        TraceError: if a trace is damaged, or the traces do not belong to one run.
+        TraceError: if no trace can be read, or the traces do not belong to one run.
         StoreError: if the folder exists with another content, or cannot be written.
+        EngineError: if the cluster cannot be used.
         ComparisonError: if the baseline does other work.
     """
     started = time.perf_counter()
@@ -189,27 +195,28 @@ def analyze(
     replaceable = options.force or found.replaceable
     without_locks: list[Diagnostic] = []
     site.claim()
-    with new_folder(
-        target,
-        replace=replaceable,
-        is_ours=ANALYSIS_FILE,
-        reason=found.reason,
-        without_locks=lambda: without_locks.append(_NO_LOCKS),
-    ) as folder:
-        readings, skipped, digests = read_ranks(
-            candidates, folder, options.attribution, options.jobs, options.limits, site, watch
-        )
+    with (
+        new_folder(
+            target,
+            replace=replaceable,
+            is_ours=ANALYSIS_FILE,
+            reason=found.reason,
+            without_locks=lambda: without_locks.append(_NO_LOCKS),
+        ) as folder,
+        open_engine(options.engine, options.address, options.jobs, len(candidates)) as engine,
+    ):
+        ranks = read_ranks(candidates, folder, options.attribution, engine, options.limits, site, watch)
+        readings = ranks.readings
         watch.stage("Putting the ranks together")
         windows = [window for reading in readings for window in reading.windows]
         meeting = meet([reading.analysis for reading in readings], hosts_of_ranks(readings, manifest), windows)
         watch.stage("Measuring memory")
-        measured = _measure(run_folder, manifest, readings, options.jobs, site)
+        measured = _measure(run_folder, manifest, readings, engine, site)
         watch.stage("Looking for causes")
         unread = [path for path in (*logs, *beside) if path not in measured.digests]
-        contents = name_inputs(
-            request, {**digests, **measured.digests, **{path: request.digest(path) for path in unread}}
-        )
-        notes = [*without_locks, *links, *skipped, *_log_notes(request, logs)]
+        digests = {**ranks.digests, **measured.digests, **{path: request.digest(path) for path in unread}}
+        contents = name_inputs(request, digests)
+        notes = [*without_locks, *links, *ranks.notes, *_log_notes(request, logs)]
         contradiction = _stage_contradiction(readings, told)
         if contradiction is not None:
             told = replace(told, contradiction=contradiction.message.partition(":")[0])
@@ -385,11 +392,11 @@ def _log_notes(request: Request, logs: Sequence[Path]) -> Iterator[Diagnostic]:
 
 
 def _measure(
-    run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], jobs: int | None, site: Site
+    run_folder: Path, manifest: RunManifest | None, readings: Sequence[RankReading], engine: Engine, site: Site
 ) -> MeasuredRanks:
     if manifest is None:
         return MeasuredRanks(ranks=(), curve=None, timeline=None, diagnostics=(), digests={})
-    return measure_ranks(run_folder, manifest, {reading.source.rank for reading in readings}, jobs, site)
+    return measure_ranks(run_folder, manifest, {reading.source.rank for reading in readings}, engine, site)
 
 
 def _with_memory(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.analysis.bounds import DeviceDoubt
+from zerotrace.analysis.diagnostics import RANK_FAILED
 from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array
@@ -88,7 +89,8 @@ def sum_up_trust(
     """
     known = [count for count in counts if count is not None]
     shares = [min(r.bounds.unclassified_ns / r.compute_ns, 1.0) for r in ranks if r.bounds is not None and r.compute_ns]
-    worlds = [source.world_size for source in sources if source.world_size]
+    world = max((source.world_size for source in sources if source.world_size), default=0)
+    num_failed = sum(note.code == RANK_FAILED for note in diagnostics)
     return Trust(
         unclassified_ratio=max(shares, default=0.0),
         unclassified_names=tuple(dict.fromkeys(name for doubt in doubts for name in doubt.names)),
@@ -97,7 +99,7 @@ def sum_up_trust(
         num_kernels_without_launch=sum(c.num_kernels_without_launch for c in known) if known else None,
         num_dropped=sum(note.count for note in diagnostics if note.code in _DROPPED),
         num_clipped=sum(c.num_clipped for c in known),
-        num_missing_ranks=max(max(worlds) - len(sources), 0) if worlds else None,
+        num_missing_ranks=max(world - len(sources), 0) if world else num_failed or None,
         num_unmatched=num_unmatched,
         clock_residual_median_ns=clock.residual_median_ns if clock else None,
         clock_residual_worst_ns=clock.residual_worst_ns if clock else None,

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from zerotrace.model import Analysis
 
 
-@click.command(epilog="Example: zerotrace analyze traces/stage3")
+@click.command(
+    epilog="\b\nExamples:\n  zerotrace analyze traces/stage3\n"
+    "  zerotrace analyze traces/stage3 --engine dask --address tcp://node-0:8786"
+)
 @click.argument("inputs", nargs=-1, required=True, type=Place(), metavar="DIR | TRACE...")
 @click.option("--out", type=Place(), metavar="DIR", help="Folder to write; DIR/analysis by default.")
 @click.option(
@@ -46,6 +49,14 @@ if TYPE_CHECKING:
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Traces read at once; one a core by default.")
 @click.option(
+    "--engine",
+    type=click.Choice(["processes", "dask", "ray"]),
+    default="processes",
+    show_default=True,
+    help="Where traces are read: in processes of this machine, or on a cluster that sees DIR under the same path.",
+)
+@click.option("--address", metavar="HOST:PORT", help="Of the Dask scheduler or the Ray head node; for Ray also auto.")
+@click.option(
     "--max-trace-size",
     type=Quantity("size"),
     metavar="SIZE",
@@ -65,6 +76,8 @@ def analyze(
     stage: int | None,
     params: int | None,
     jobs: int | None,
+    engine: str,
+    address: str | None,
     max_trace_size: int | None,
     force: bool,
     strict: bool,
@@ -76,9 +89,12 @@ def analyze(
     Reads the Kineto trace of every rank in DIR (gzip or plain JSON), and writes Parquet tables, analysis.json and
     report.html. DIR may lie in a store, as s3://bucket/run does, and so may what --out and --baseline name.
     """
+    if (engine == "processes") != (address is None):
+        raise click.UsageError(f"--engine {engine} {'takes no' if address else 'needs an'} --address.")
     # Linear algebra is never used, and starting its threads takes longer than importing the rest of numpy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     end_in_order()
+    from zerotrace.analysis.engines import EngineKind
     from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
     from zerotrace.cli.watch import watching
@@ -97,6 +113,8 @@ def analyze(
             attribution=Attribution(attribute),
             hta=hta,
             jobs=jobs,
+            engine=EngineKind(engine),
+            address=address,
             force=force,
             baseline=places.analysis(baseline) if baseline is not None else None,
             stage=stage,

@@ -1,21 +1,19 @@
-"""Every rank's snapshot and owners file to a measurement, in processes of their own."""
+"""Every rank's snapshot and owners file to a measurement, side by side."""
 
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
+from zerotrace.analysis.diagnostics import MEMORY_FAILED
+from zerotrace.analysis.engines import Engine, Lost, Processes, require_visible, spread
 from zerotrace.analysis.memory.belonging import check_files
 from zerotrace.analysis.memory.measure import engine_alone, measure
-from zerotrace.analysis.workers import begin_worker, signals_later, start_method, worker_count
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.owners import Owners, read_owners
 from zerotrace.ingest.snapshot import Snapshot, read_snapshot
@@ -56,54 +54,46 @@ def measure_ranks(
     run_folder: Path,
     manifest: RunManifest,
     ranks: Collection[int],
-    jobs: int | None = None,
+    engine: Engine | None = None,
     site: Site | None = None,
 ) -> MeasuredRanks:
     """Measures the memory of every rank.
 
-    A file that is missing, damaged or refused costs the figures of its rank, and is said; nothing else.
+    A file that is missing, damaged or refused costs the figures of its rank, and is said; nothing else. So does a
+    process that is lost twice.
 
     Args:
         run_folder: where the manifest lies.
         manifest: names the files and holds the gauges.
         ranks: those of the run that are analysed.
-        jobs: processes that read at once; by default one a core.
+        engine: where they are read; by default in one process a core.
         site: where the files lie; on this machine by default.
+
+    Raises:
+        EngineError: if workers of a cluster do not see the files.
     """
-    site = site or Site()
+    engine, site = engine or Processes(), site or Site()
     records = [record for record in manifest.ranks if record.rank in ranks]
-    work = [
-        (
-            run_folder,
-            record,
-            _file(site, run_folder, record.owners_file),
-            _file(site, run_folder, record.snapshot_file),
-        )
-        for record in records
-    ]
-    count = worker_count(len([r for r in records if r.snapshot_file]), jobs)
-    if count <= 1:
-        found = [_measure_rank(*task) for task in work]
-    else:
-        try:
-            context, parent = get_context(start_method()), os.getpid()
-            with ProcessPoolExecutor(count, mp_context=context, initializer=begin_worker, initargs=(parent,)) as pool:
-                with signals_later():
-                    measured = pool.map(_measure_rank, *zip(*work))
-                found = list(measured)
-        except BrokenProcessPool as error:
-            raise SnapshotError(
-                "a process that read a snapshot was ended from outside",
-                code="worker_lost",
-                hint="most often the machine ran out of memory: give --jobs 1",
-            ) from error
+    place = run_folder.absolute() if engine.is_elsewhere else run_folder
+    work = []
+    for record in records:
+        files = [_file(site, place, name) for name in (record.owners_file, record.snapshot_file)]
+        here = [file.path for file in files if file is not None and file.source is None and is_there(file.path)]
+        work.append((place, record, *files, here if engine.is_elsewhere else ()))
+    # Those that have no snapshot are done at once.
+    num_slow = max(len([record for record in records if record.snapshot_file]), 1)
+    parts: dict[int, _Part] = {}
+    with closing(spread(engine, _measure_rank, work, at_once=num_slow)) as measured:
+        for number, part in measured:
+            parts[number] = _unmeasured(records[number], part) if isinstance(part, Lost) else part
+    found = [parts[number] for number in range(len(records))]
     timelines = [part.timeline for part in found if part.timeline is not None]
     return MeasuredRanks(
         ranks=tuple(part.memory for part in found),
         curve=max(found, key=lambda part: part.memory.peak_bytes or 0).curve if found else None,
         timeline=pa.concat_tables(timelines).replace_schema_metadata(MEMORY.arrow().metadata) if timelines else None,
         diagnostics=tuple(note for part in found for note in part.diagnostics),
-        digests={path: digest for part in found for path, digest in part.digests.items()},
+        digests={run_folder / name: digest for part in found for name, digest in part.digests.items()},
     )
 
 
@@ -113,12 +103,32 @@ class _Part:
     curve: MemoryCurve | None
     timeline: pa.Table | None
     diagnostics: tuple[Diagnostic, ...]
-    digests: Mapping[Path, str]
+    digests: Mapping[str, str]
+    """Of each file that was read, by its name."""
+
+
+def _unmeasured(record: RankRecord, lost: Lost) -> _Part:
+    file = record.snapshot_file or record.owners_file or ""
+    note = Diagnostic(
+        code=MEMORY_FAILED,
+        level=Level.ERROR,
+        file=file,
+        message=f"{file}: not read: {lost.reason}, and so it was when it was tried again; nothing is known of the "
+        "memory of its rank but its gauges",
+        hint="most often the machine ran out of memory: give --jobs 1, or read it on a larger one",
+    )
+    memory = RankMemory(rank=record.rank, device=None, resident=(), resident_bytes=None)
+    return _Part(memory=_with_gauges(memory, record), curve=None, timeline=None, diagnostics=(note,), digests={})
 
 
 def _measure_rank(
-    run_folder: Path, record: RankRecord, owners_file: SiteFile | None, snapshot_file: SiteFile | None
+    run_folder: Path,
+    record: RankRecord,
+    owners_file: SiteFile | None,
+    snapshot_file: SiteFile | None,
+    expected: Sequence[Path],
 ) -> _Part:
+    require_visible(*expected)
     # a snapshot makes hundreds of thousands of objects and no cycles
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -133,7 +143,7 @@ def _measure(
     run_folder: Path, record: RankRecord, owners_file: SiteFile | None, snapshot_file: SiteFile | None
 ) -> _Part:
     notes: list[Diagnostic] = list(_leads_elsewhere(run_folder, record))
-    digests: dict[Path, str] = {}
+    digests: dict[str, str] = {}
     owners: Owners | None = None
     snapshots: list[Snapshot] = []
     for file in (owners_file, snapshot_file):
@@ -143,13 +153,13 @@ def _measure(
     if owners_file is not None and _has(owners_file):
         try:
             with owners_file.whole() as path:
-                owners, digests[owners_file.path] = read_owners(path)
+                owners, digests[owners_file.path.name] = read_owners(path)
         except SnapshotError as error:
             notes.append(_warn(error.code, str(error), owners_file.path.name, error.hint))
     if snapshot_file is not None and _has(snapshot_file):
         try:
             with snapshot_file.whole() as path:
-                snapshots, digests[snapshot_file.path] = read_snapshot(path)
+                snapshots, digests[snapshot_file.path.name] = read_snapshot(path)
         except SnapshotError as error:
             notes.append(_warn(error.code, str(error), snapshot_file.path.name, error.hint))
     believed = check_files(
