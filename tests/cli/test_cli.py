@@ -51,8 +51,10 @@ def test_the_options_are_a_decision() -> None:
         [
             "inputs",
             "--out",
+            "--address",
             "--attribute",
             "--baseline",
+            "--engine",
             "--report",
             "--hta",
             "--stage",

@@ -114,8 +114,8 @@ def test_quiet_leaves_the_summary_and_errors(run_folder: Path) -> None:
     assert "does not exist" in shown
 
 
-def test_a_trace_that_is_damaged_leaves_the_terminal_in_order(run_folder: Path) -> None:
-    (run_folder / "rank_1.json").write_text('{"traceEvents": [')
+def test_an_analysis_that_fails_leaves_the_terminal_in_order(run_folder: Path) -> None:
+    (run_folder / "rank_1.json").write_bytes((run_folder / "rank_0.json").read_bytes())
     code, _, shown = on_a_terminal("analyze", str(run_folder), *PLAIN)
     assert code == 1
     assert shown.rindex("rank_1.json") > shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
