@@ -129,6 +129,10 @@ class Intervals:
         reached = np.minimum(times - self.starts[member], lengths[member])
         return np.where(member < 0, 0, before[member] + reached)
 
+    def within(self, begins: Int64Array, ends: Int64Array) -> Int64Array:
+        """How much of the set lies in each window ``[begin, end)``; shape ``(n,)``, for ``n`` windows in any order."""
+        return self.length_before(ends) - self.length_before(begins)
+
     def holds(self, points: Int64Array) -> npt.NDArray[np.bool_]:
         """Whether each point lies in the set; shape ``(n,)``."""
         member = np.searchsorted(self.starts, points, side="right") - 1
@@ -146,3 +150,30 @@ class Intervals:
         # Between two equal borders the code is transient, but that stretch has no length, so it is dropped.
         kept = np.flatnonzero(inside[:-1] & (borders[1:] > borders[:-1]))
         return Intervals.union(borders[kept], borders[kept + 1])
+
+
+def unions_of_groups(
+    starts: Int64Array, ends: Int64Array, groups: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The union of the intervals of each group, all at once.
+
+    Args:
+        starts: shape ``(n,)``, nanoseconds.
+        ends: shape ``(n,)``. Intervals with ``end <= start`` vanish.
+        groups: shape ``(n,)``, at least 0.
+
+    Returns:
+        Starts and ends of the disjoint members, and the group of each; sorted by group, then start.
+    """
+    solid = ends > starts
+    starts, ends, groups = starts[solid], ends[solid], groups[solid]
+    if not starts.size:
+        return starts, ends, groups
+    order = np.lexsort((starts, groups))
+    starts, ends, groups = starts[order], ends[order], groups[order]
+    # How far a group reaches, by the rank of its ends: ranks leave room for the group's number above them.
+    distinct, rank = np.unique(ends, return_inverse=True)
+    reach = distinct[np.maximum.accumulate(groups * distinct.size + rank) - groups * distinct.size]
+    fresh = np.flatnonzero((starts[1:] > reach[:-1]) | (groups[1:] != groups[:-1])) + 1
+    first, last = np.concatenate(([0], fresh)), np.concatenate((fresh - 1, [starts.size - 1]))
+    return starts[first], reach[last], groups[first]

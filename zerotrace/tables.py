@@ -6,7 +6,7 @@ a trace. These go over the buffers that both libraries share, and copy nothing t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,20 @@ def column_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return float_array(np.array([np.nan if value is None else value for value in values], dtype=np.float64))
     present = np.array([value is not None for value in values], dtype=bool)
     return int_array(np.array([value or 0 for value in values], dtype=np.int64), present, type_)
+
+
+def in_one_piece(tables: Iterable[pa.Table]) -> pa.Table:
+    """Tables of one schema behind one another, each column in one piece; at least one table.
+
+    One column is copied after another, and lets go of its pieces: all of the table twice would be too much.
+    """
+    whole = pa.concat_tables(tables)
+    schema, columns = whole.schema, whole.columns
+    del whole
+    for number, column in enumerate(columns):
+        columns[number] = column.combine_chunks()
+        del column
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def ints(table: pa.Table, column: str) -> Int64Array:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotrace.intervals import Intervals
+from zerotrace.intervals import Intervals, unions_of_groups
 
 AXIS = 64
 
@@ -114,3 +114,26 @@ def test_lengths_must_agree() -> None:
 @given(raw_intervals)
 def test_a_set_holds_the_points_of_its_cells(pairs: list[tuple[int, int]]) -> None:
     assert make(pairs).holds(np.arange(AXIS)).tolist() == occupancy(pairs).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-5, 30), st.integers(0, 3)), max_size=12))
+def test_unions_of_groups_are_the_unions_of_each_group(found: list[tuple[int, int, int]]) -> None:
+    starts, lengths, groups = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    first, last, group = unions_of_groups(starts, starts + lengths, groups)
+    for number in range(4):
+        own, mine = group == number, groups == number
+        assert Intervals(first[own], last[own]) == Intervals.union(starts[mine], (starts + lengths)[mine])
+    assert group.tolist() == sorted(group.tolist())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=8),
+    st.lists(st.tuples(st.integers(-10, 70), st.integers(0, 40)), max_size=5),
+)
+def test_the_length_in_windows_is_that_of_the_clipped_set(
+    members: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
+    points = Intervals.union([start for start, _ in members], [start + length for start, length in members])
+    begins, lengths = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+    want = [points.clip(start, start + length).length for start, length in windows]
+    assert points.within(begins, begins + lengths).tolist() == want

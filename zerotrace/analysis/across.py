@@ -98,15 +98,18 @@ def split_waiting(analysis: RankAnalysis, meeting: Meeting) -> tuple[StepPartiti
         analysis: one rank.
         meeting: all of them.
     """
-    found = transferring(analysis, meeting)
-
-    def exposed(part: StepPartition) -> Intervals:
-        launched = analysis.launched_exposed.get((part.device, part.step))
-        if launched is not None:
-            return launched
-        return analysis.exposed[part.device].clip(part.start_ns, part.start_ns + part.span_ns)
-
-    return tuple(split_exposed(part, exposed(part), found[part.device]) for part in analysis.partition)
+    parts = analysis.partition
+    exposed, transfer = np.zeros((2, len(parts)), dtype=np.int64)
+    begins = np.array([part.start_ns for part in parts], dtype=np.int64)
+    ends = begins + np.array([part.span_ns for part in parts], dtype=np.int64)
+    for device, transferring_now in transferring(analysis, meeting).items():
+        here = [number for number, part in enumerate(parts) if part.device == device]
+        exposed[here] = analysis.exposed[device].within(begins[here], ends[here])
+        transfer[here] = (analysis.exposed[device] & transferring_now).within(begins[here], ends[here])
+        for number in here if analysis.launched_exposed else ():
+            launched = analysis.launched_exposed[device, parts[number].step]
+            exposed[number], transfer[number] = launched.length, (launched & transferring_now).length
+    return tuple(split_exposed(parts, exposed, transfer))
 
 
 def collectives_table(meeting: Meeting, gather: Int64Array) -> pa.Table:

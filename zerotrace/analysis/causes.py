@@ -8,6 +8,7 @@ Both are sets of instants, so each part is an :class:`Intervals` (or a length) a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,25 +79,39 @@ class Blocking:
     sync: Intervals
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IdleCauses:
-    """The idle time of one step by cause, nanoseconds.
+    """The idle time of one device by cause, over all its windows.
 
     In a gap before the device row that starts at its end, whose launch call returned at L: up to L the device was
-    *host_bound*, after L *stalled* (launched, but held back by dependencies or queue). *tail* is what follows the
-    window's last row, *unlinked* the gaps before rows without a launch in the trace.
+    *host_bound*, after L *stalled* (launched, but held back by dependencies or queue). *unlinked* are the gaps before
+    rows without a launch in the trace, and *tail* is what follows the last row of a window: what lies behind
+    ``tail_begins`` counts as that, whatever the gap would be for the next window.
+
+    Attributes:
+        host_bound: when the device was host-bound.
+        stalled: when it was stalled.
+        unlinked: when nobody knows which.
+        begins: start of each window, shape ``(n,)``.
+        tail_begins: start of each window's tail; its end where there is none.
+        ends: end of each window.
     """
 
     host_bound: Intervals
-    """When the device was host-bound."""
-    stalled_ns: int
-    tail_ns: int
-    unlinked_ns: int
+    stalled: Intervals
+    unlinked: Intervals
+    begins: Int64Array
+    tail_begins: Int64Array
+    ends: Int64Array
 
     @property
-    def host_bound_ns(self) -> int:
-        """Idle until the launch call of the next row had returned."""
-        return self.host_bound.length
+    def tail_ns(self) -> Int64Array:
+        """Length of each window's tail."""
+        return self.ends - self.tail_begins
+
+    def of_windows(self, cause: Intervals) -> Int64Array:
+        """Length of one of the causes, or of a part of it, in each window ahead of its tail."""
+        return cause.within(self.begins, self.tail_begins)
 
 
 def pieces_of(exposed: Intervals, rows: DeviceRows) -> Pieces:
@@ -132,26 +147,32 @@ def blocking(pieces: Pieces, rows: DeviceRows, sync_calls: tuple[Intervals, ...]
     return Blocking(queued, sync)
 
 
-def idle_causes(busy: Intervals, rows: DeviceRows, window: StepWindow) -> IdleCauses:
-    """Splits the idle time of one step on one device.
+def idle_causes(busy: Intervals, rows: DeviceRows, windows: Sequence[StepWindow]) -> IdleCauses:
+    """Splits the idle time of one device.
 
     Args:
         busy: the device's busy time.
         rows: rows of the same device.
-        window: the step.
+        windows: step windows, at least one.
     """
-    gaps = Intervals.single(window.start_ns, window.end_ns) - busy.clip(window.start_ns, window.end_ns)
-    is_tail = gaps.ends == window.end_ns
-    tail = int((gaps.ends - gaps.starts)[is_tail].sum())
-    start, end = gaps.starts[~is_tail], gaps.ends[~is_tail]
+    begins = np.array([window.start_ns for window in windows], dtype=np.int64)
+    ends = np.array([window.end_ns for window in windows], dtype=np.int64)
+    # Gaps are as long as the trace has them; a window sees the part of each that lies in it.
+    end = busy.starts
+    start = np.concatenate(([begins.min()], busy.ends))[: end.size]
     launched = _launched(rows, end)
     linked = launched != _NEVER
-    host_bound = Intervals.union(start[linked], np.clip(launched, start, end)[linked])
+    turn = np.clip(launched, start, end)
+    # The busy time that ends last before a window's end, or the window's start, is where its tail begins.
+    member = np.searchsorted(busy.starts, ends, side="left") - 1
+    last = np.where(member < 0, begins, np.minimum(np.append(busy.ends, 0)[member], ends))
     return IdleCauses(
-        host_bound=host_bound,
-        stalled_ns=int((end - start)[linked].sum()) - host_bound.length,
-        tail_ns=tail,
-        unlinked_ns=int((end - start)[~linked].sum()),
+        host_bound=Intervals.union(start[linked], turn[linked]),
+        stalled=Intervals.union(turn[linked], end[linked]),
+        unlinked=Intervals.union(start[~linked], end[~linked]),
+        begins=begins,
+        tail_begins=np.maximum(last, begins),
+        ends=ends,
     )
 
 

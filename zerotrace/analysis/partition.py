@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from zerotrace.analysis.causes import Blocking, DeviceRows, Pieces, blocking, idle_causes, pieces_of
 from zerotrace.analysis.launches import Launches, on_device
-from zerotrace.ingest.steps import steps_at
-from zerotrace.intervals import Int64Array, Intervals
+from zerotrace.ingest.steps import NO_STEP, steps_at
+from zerotrace.intervals import Int64Array, Intervals, unions_of_groups
 from zerotrace.model import Category, StepPartition, StepWindow
 from zerotrace.tables import BoolArray, equals, ints
 
@@ -101,11 +101,7 @@ def clip_steps(
         causes: why the time of each of them is lost.
         windows: the rank's step windows.
     """
-    return tuple(
-        _with_causes(_clipped(rank, time, window), window, why)
-        for time, why in zip(times, causes)
-        for window in windows
-    )
+    return tuple(part for time, why in zip(times, causes) for part in _clipped(rank, time, why, windows))
 
 
 def launch_steps(
@@ -153,20 +149,23 @@ def launched_exposed(
     }
 
 
-def split_exposed(part: StepPartition, exposed: Intervals, transferring: Intervals) -> StepPartition:
-    """Splits a step's exposed communication into transfer and waiting for a late rank.
+def split_exposed(
+    parts: Sequence[StepPartition], exposed_ns: Int64Array, transfer_ns: Int64Array
+) -> Iterator[StepPartition]:
+    """Splits the exposed communication of steps into transfer and waiting for a late rank.
 
     Args:
-        part: the step.
-        exposed: its exposed communication.
-        transferring: when a collective of the device runs and all its members have started.
+        parts: the steps.
+        exposed_ns: their exposed communication; shape ``(n,)``.
+        transfer_ns: how much of it lies where all members of a collective that runs had started.
     """
-    if not part.known:
-        return part
-    transfer = (exposed & transferring).length
-    split = replace(part, exposed_transfer_ns=transfer, exposed_wait_ns=(exposed - transferring).length)
-    _assert_sum(split, "exposed_ns", "exposed_transfer_ns", "exposed_wait_ns")
-    return split
+    for part, exposed, transfer in zip(parts, exposed_ns.tolist(), transfer_ns.tolist()):
+        if not part.known:
+            yield part
+            continue
+        split = replace(part, exposed_transfer_ns=transfer, exposed_wait_ns=exposed - transfer)
+        _assert_sum(split, "exposed_ns", "exposed_transfer_ns", "exposed_wait_ns")
+        yield split
 
 
 def outside_steps_ns(time: DeviceTime, windows: Sequence[StepWindow]) -> int:
@@ -199,51 +198,61 @@ class _TimedRows:
         return DeviceTime(index, union(Category.COMPUTE), union(Category.COMM), union(Category.COPY))
 
 
-def _clipped(rank: int, time: DeviceTime, window: StepWindow) -> StepPartition:
-    step = Intervals.single(window.start_ns, window.end_ns)
-    compute = time.compute.clip(window.start_ns, window.end_ns)
-    comm = time.comm.clip(window.start_ns, window.end_ns)
-    copy = time.copy.clip(window.start_ns, window.end_ns)
-    kernels = compute | comm
-    busy = kernels | copy
-    if not len(busy):
-        return _unknown(rank, time.device, window)
-    found = StepPartition(
-        rank=rank,
-        device=time.device,
-        step=window.step,
-        start_ns=window.start_ns,
-        span_ns=window.span_ns,
-        compute_ns=compute.length,
-        comm_ns=comm.length,
-        overlapped_ns=(comm & compute).length,
-        exposed_ns=(comm - compute).length,
-        copy_only_ns=(copy - kernels).length,
-        idle_ns=(step - busy).length,
-    )
-    _assert_closes(found)
-    return found
+def _clipped(
+    rank: int, time: DeviceTime, why: DeviceCauses | None, windows: Sequence[StepWindow]
+) -> Iterator[StepPartition]:
+    """Every step of one device: each figure is the length of one set, taken in all windows at once."""
+    begins, ends = _borders(windows)
+    kernels = time.compute | time.comm
+    figures = {
+        "compute_ns": time.compute,
+        "comm_ns": time.comm,
+        "overlapped_ns": time.comm & time.compute,
+        "exposed_ns": time.comm - time.compute,
+        "copy_only_ns": time.copy - kernels,
+    }
+    columns = {name: points.within(begins, ends).tolist() for name, points in figures.items()}
+    busy = (kernels | time.copy).within(begins, ends)
+    columns["idle_ns"] = (ends - begins - busy).tolist()
+    if why is not None:
+        columns |= {name: column.tolist() for name, column in _causes(why, windows).items()}
+    for number, (window, held) in enumerate(zip(windows, busy.tolist())):
+        if not held:
+            yield _unknown(rank, time.device, window)
+            continue
+        found = StepPartition(
+            rank=rank,
+            device=time.device,
+            step=window.step,
+            start_ns=window.start_ns,
+            span_ns=window.span_ns,
+            **{name: column[number] for name, column in columns.items()},
+        )
+        _assert_closes(found)
+        if why is not None:  # the host's time has no launches to tell its causes by
+            _assert_sum(found, "exposed_ns", "blocking_queued_ns", "blocking_sync_ns", "shadow_ns")
+            _assert_sum(found, "idle_ns", "host_bound_ns", "stalled_ns", "tail_ns", "unlinked_ns")
+        yield found
 
 
-def _with_causes(part: StepPartition, window: StepWindow, why: DeviceCauses | None) -> StepPartition:
-    """Adds why exposed and idle time is lost; the host's time has no launches to tell it by."""
-    if why is None or not part.known:
-        return part
-    exposed, held = why.exposed.clip(window.start_ns, window.end_ns), why.held
-    idle = idle_causes(why.busy, why.rows, window)
-    found = replace(
-        part,
-        blocking_queued_ns=(exposed & held.queued).length,
-        blocking_sync_ns=(exposed & held.sync).length,
-        shadow_ns=(exposed - held.queued - held.sync).length,
-        host_bound_ns=idle.host_bound_ns,
-        stalled_ns=idle.stalled_ns,
-        tail_ns=idle.tail_ns,
-        unlinked_ns=idle.unlinked_ns,
-    )
-    _assert_sum(found, "exposed_ns", "blocking_queued_ns", "blocking_sync_ns", "shadow_ns")
-    _assert_sum(found, "idle_ns", "host_bound_ns", "stalled_ns", "tail_ns", "unlinked_ns")
-    return found
+def _causes(why: DeviceCauses, windows: Sequence[StepWindow]) -> dict[str, Int64Array]:
+    """Why exposed and idle time is lost, in each window."""
+    begins, ends = _borders(windows)
+    idle, held = idle_causes(why.busy, why.rows, windows), why.held
+    return {
+        "blocking_queued_ns": (why.exposed & held.queued).within(begins, ends),
+        "blocking_sync_ns": (why.exposed & held.sync).within(begins, ends),
+        "shadow_ns": (why.exposed - held.queued - held.sync).within(begins, ends),
+        "host_bound_ns": idle.of_windows(idle.host_bound),
+        "stalled_ns": idle.of_windows(idle.stalled),
+        "tail_ns": idle.tail_ns,
+        "unlinked_ns": idle.of_windows(idle.unlinked),
+    }
+
+
+def _borders(windows: Sequence[StepWindow]) -> tuple[Int64Array, Int64Array]:
+    begins = np.array([window.start_ns for window in windows], dtype=np.int64)
+    return begins, np.array([window.end_ns for window in windows], dtype=np.int64)
 
 
 def _assert_sum(part: StepPartition, whole: str, *pieces: str) -> None:
@@ -260,27 +269,52 @@ def _assert_closes(part: StepPartition) -> None:
 def _by_launch(
     rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
 ) -> Iterator[StepPartition]:
-    for time, window, own in _launched(events, times, windows, launches):
-        if not len(own.busy):
-            yield _unknown(rank, time.device, window)
-            continue
-        compute = time.compute.around(own.comm)
-        kernels = time.compute.around(own.copy) | time.comm.around(own.copy)
-        found = StepPartition(
-            rank=rank,
-            device=time.device,
-            step=window.step,
-            start_ns=window.start_ns,
-            span_ns=window.span_ns,
-            compute_ns=own.compute.length,
-            comm_ns=own.comm.length,
-            overlapped_ns=(own.comm & compute).length,
-            exposed_ns=(own.comm - compute).length,
-            copy_only_ns=(own.copy - kernels).length,
-            idle_ns=None,
-        )
-        _assert_sum(found, "comm_ns", "overlapped_ns", "exposed_ns")
-        yield found
+    number_of = {window.step: number for number, window in enumerate(windows)}
+    step, timed = steps_at(tuple(windows), launches.start), _TimedRows.of(events)
+    device, here = ints(events, "device"), on_device(events)
+    for time in times:
+        rows = np.flatnonzero(here & (device == time.device) & (step != NO_STEP))
+        distinct, which = np.unique(step[rows], return_inverse=True)
+        group = np.array([number_of[value] for value in distinct.tolist()], dtype=np.int64)[which]
+        own = {}
+        for category in Category:
+            mine = timed.is_of[category][rows]
+            own[category] = unions_of_groups(timed.start[rows[mine]], timed.end[rows[mine]], group[mine])
+        compute, comm, copy = (_summed(own[c], len(windows)) for c in (Category.COMPUTE, Category.COMM, Category.COPY))
+        overlapped = _summed(own[Category.COMM], len(windows), time.compute)
+        covered = _summed(own[Category.COPY], len(windows), time.compute | time.comm)
+        known = (compute + comm + copy > 0).tolist()
+        columns = {
+            "compute_ns": compute,
+            "comm_ns": comm,
+            "overlapped_ns": overlapped,
+            "exposed_ns": comm - overlapped,
+            "copy_only_ns": copy - covered,
+        }
+        lists = {name: column.tolist() for name, column in columns.items()}
+        for number, window in enumerate(windows):
+            if not known[number]:
+                yield _unknown(rank, time.device, window)
+                continue
+            yield StepPartition(
+                rank=rank,
+                device=time.device,
+                step=window.step,
+                start_ns=window.start_ns,
+                span_ns=window.span_ns,
+                idle_ns=None,
+                **{name: column[number] for name, column in lists.items()},
+            )
+
+
+def _summed(
+    members: tuple[Int64Array, Int64Array, Int64Array], num_groups: int, beside: Intervals | None = None
+) -> Int64Array:
+    """Length of the union of each group, or of that part of it which lies in a set."""
+    start, end, group = members
+    found = np.zeros(num_groups, dtype=np.int64)
+    np.add.at(found, group, end - start if beside is None else beside.within(start, end))
+    return found
 
 
 def _launched(

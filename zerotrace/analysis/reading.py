@@ -254,9 +254,8 @@ def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome
             return _Skipped(note, digest_file(path))
         return _Failed(error, _digest_or_none(path))
     source = trace.source
-    events = trace.events.combine_chunks()
     analysis = analyse_rank(
-        source.rank, source.file, events, trace.windows, trace.mode, order.attribution, first_ns=trace.first_ns
+        source.rank, source.file, trace.events, trace.windows, trace.mode, order.attribution, first_ns=trace.first_ns
     )
     reading = RankReading(
         source=source,

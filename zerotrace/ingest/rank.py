@@ -26,6 +26,7 @@ from zerotrace.ingest.steps import doubtful_windows, outermost_windows, step_num
 from zerotrace.ingest.table import collectives_of, event_tables, row_categories, without_device
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
+from zerotrace.tables import in_one_piece
 
 _MAX_RANK = (1 << 31) - 1
 
@@ -86,7 +87,7 @@ def ingest_rank(
         windows = _windows(rank, rows, category, path, diagnostics)
         diagnostics += _device_unknown(rows, path)
         slices = event_tables(rows, collectives, category, windows, folder)
-        kept = pa.concat_tables(slices if keep is None else (keep(events, mode) for events in slices))
+        kept = in_one_piece(slices if keep is None else (keep(events, mode) for events in slices))
         return RankTrace(
             source=_source(path, rank, text, pieces, rows),
             mode=mode,

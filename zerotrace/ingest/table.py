@@ -19,7 +19,7 @@ from zerotrace.schema import EVENTS
 from zerotrace.tables import BoolArray, number_pairs
 
 # Rows that are made into a table, and written, at once.
-_SLICE = 1 << 19
+_SLICE = 1 << 17
 
 # Columns that nothing looks at but the table.
 _SPARED = ("pid", "tid", "correlation", "external_id")

@@ -18,7 +18,7 @@ from zerotrace.analysis.gathers.calls import Order
 from zerotrace.analysis.labelled import LabelSpans
 from zerotrace.analysis.partition import DeviceCauses
 from zerotrace.ingest.classify import ANNOTATION_CATS
-from zerotrace.ingest.steps import steps_at
+from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.labels import LABEL_VERSION, LabelEvent
 from zerotrace.model import StepWindow
@@ -68,15 +68,21 @@ def coordinator_of(
     which = steps_at(tuple(windows), start)
     steps = np.array([window.step for window in windows], dtype=np.int64)
     found = causes is not None and (len(fetches) > 0 or waited is not None)
-    num_forced = np.array([int((which == step).sum()) for step in steps.tolist()], dtype=np.int64)
-    forced = np.array([int((end - start)[which == step].sum()) for step in steps.tolist()], dtype=np.int64)
+    order = np.argsort(steps)
+    place = order[np.searchsorted(steps[order], which[which != NO_STEP])]
+    num_forced, forced = np.zeros((2, steps.size), dtype=np.int64)
+    np.add.at(num_forced, place, 1)
+    np.add.at(forced, place, (end - start)[which != NO_STEP])
     host = host_bound = unknown
     if len(fetches):
         busy = Intervals.union(fetches.start, fetches.end) | _releases(events)
-        host = np.array([busy.clip(window.start_ns, window.end_ns).length for window in windows], dtype=np.int64)
+        begins, ends = (
+            np.array([getattr(w, side) for w in windows], dtype=np.int64) for side in ("start_ns", "end_ns")
+        )
+        host = busy.within(begins, ends)
         if causes is not None:
-            idle = [idle_causes(causes.busy, causes.rows, window).host_bound for window in windows]
-            host_bound = np.array([(bound & busy).length for bound in idle], dtype=np.int64)
+            idle = idle_causes(causes.busy, causes.rows, windows)
+            host_bound = idle.of_windows(idle.host_bound & busy)
     return Coordinator(host, host_bound, num_forced if found else unknown, forced if found else unknown)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from typing import cast
 
 import numpy as np
 
@@ -111,11 +112,7 @@ def gather_report(parts: Sequence[CompleteGathers], windows: Sequence[StepWindow
     steps_of: dict[int, list[int]] = {}
     for window in windows:
         steps_of.setdefault(window.rank, []).append(window.step)
-    steps = tuple(
-        _step(part, of_rank[part.rank], number, step)
-        for part in parts
-        for number, step in enumerate(steps_of.get(part.rank, ()))
-    )
+    steps = tuple(step for part in parts for step in _steps(part, of_rank[part.rank], steps_of.get(part.rank, ())))
     cold = sorted({step.step for step in steps if step.cold})
     warm = _warm(columns, cold)
     return GatherReport(
@@ -149,25 +146,74 @@ def _warm(columns: _Columns, cold: Sequence[int]) -> BoolArray:
 
 def totals(columns: _Columns, chosen: BoolArray) -> GatherTotals:
     """Sums over the chosen gathers."""
-    gather, hidden, exposed = (_sum_of_known(column[chosen]) for column in (columns.gather, columns.hidden,
-                                                                             columns.exposed))  # fmt: skip
+    return _totals(columns, chosen, _Groups(np.zeros(chosen.size, dtype=np.int64), 1))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Rows that belong together, by the number of each row's group: all groups are summed at once."""
+
+    which: Int64Array
+    count: int
+
+    def size(self, chosen: BoolArray) -> Int64Array:
+        """Chosen rows of each group."""
+        return np.bincount(self.which[chosen], minlength=self.count)
+
+    def sum_of_known(self, column: Int64Array, chosen: BoolArray) -> list[int]:
+        """Sum over the chosen rows of each group, as far as they are known."""
+        known = chosen & (column != ABSENT)
+        found = np.zeros(self.count, dtype=np.int64)
+        np.add.at(found, self.which[known], column[known])
+        return cast("list[int]", found.tolist())
+
+    def sum_if_known(self, column: Int64Array, chosen: BoolArray) -> list[int | None]:
+        """The same; ``None`` where one of them is not known."""
+        unknown = self.size(chosen & (column == ABSENT)).tolist()
+        return [None if absent else value for absent, value in zip(unknown, self.sum_of_known(column, chosen))]
+
+
+def _totals(columns: _Columns, chosen: BoolArray, groups: _Groups) -> list[GatherTotals]:
+    """Sums over the chosen gathers of each group."""
     there = chosen & (columns.gather != ABSENT)
-    transfer = _sum_if_known(columns.transfer[there])
-    hidden_transfer = _sum_if_known(columns.hidden_transfer[there])
-    return GatherTotals(
-        num_gathers=int(chosen.sum()),
-        num_collectives=int(columns.num_collectives[chosen].sum()),
-        num_bytes=_sum_if_known(columns.num_bytes[chosen]),
-        gather_ns=gather,
-        hidden_ns=hidden,
-        exposed_ns=exposed,
-        blocking_ns=_sum_if_known(columns.blocking[there]),
-        transfer_ns=transfer,
-        wait_ns=None if transfer is None else gather - transfer,
-        hidden_transfer_ns=hidden_transfer,
-        hidden_ratio=hidden / gather if gather else None,
-        hidden_transfer_ratio=hidden_transfer / transfer if transfer and hidden_transfer is not None else None,
+    sums = zip(
+        groups.size(chosen).tolist(),
+        groups.sum_of_known(columns.num_collectives, chosen),
+        groups.sum_if_known(columns.num_bytes, chosen),
+        groups.sum_of_known(columns.gather, chosen),
+        groups.sum_of_known(columns.hidden, chosen),
+        groups.sum_of_known(columns.exposed, chosen),
+        groups.sum_if_known(columns.blocking, there),
+        groups.sum_if_known(columns.transfer, there),
+        groups.sum_if_known(columns.hidden_transfer, there),
     )
+    return [
+        GatherTotals(
+            num_gathers=num_gathers,
+            num_collectives=num_collectives,
+            num_bytes=num_bytes,
+            gather_ns=gather,
+            hidden_ns=hidden,
+            exposed_ns=exposed,
+            blocking_ns=blocking,
+            transfer_ns=transfer,
+            wait_ns=None if transfer is None else gather - transfer,
+            hidden_transfer_ns=hidden_transfer,
+            hidden_ratio=hidden / gather if gather else None,
+            hidden_transfer_ratio=hidden_transfer / transfer if transfer and hidden_transfer is not None else None,
+        )
+        for (
+            num_gathers,
+            num_collectives,
+            num_bytes,
+            gather,
+            hidden,
+            exposed,
+            blocking,
+            transfer,
+            hidden_transfer,
+        ) in sums
+    ]
 
 
 def _group(
@@ -185,32 +231,52 @@ def _group(
     )
 
 
-def _step(part: CompleteGathers, columns: _Columns, number: int, step: int) -> GatherStep:
-    mine = columns.step == step
-    count = {code: int((mine & (columns.kind == code)).sum()) for code in (_DEMAND, _PREFETCH, _REFRESH, ABSENT)}
-    refreshes = np.flatnonzero(mine & (columns.kind == _REFRESH) & (columns.end != ABSENT))
-    cold = part.cold[part.own.step == step]
+def _steps(part: CompleteGathers, columns: _Columns, steps: Sequence[int]) -> Iterator[GatherStep]:
+    """The figures of each step of one rank."""
+    if not steps:
+        return
+    numbers = np.array(steps, dtype=np.int64)
+    order = np.argsort(numbers, kind="stable")
+    place = order[np.minimum(np.searchsorted(numbers[order], columns.step), numbers.size - 1)]
+    inside = numbers[place] == columns.step
+    groups = _Groups(place, numbers.size)
+    of_kind = {code: inside & (columns.kind == code) for code in (_DEMAND, _PREFETCH, _REFRESH, ABSENT)}
+    count = {code: groups.size(chosen).tolist() for code, chosen in of_kind.items()}
+    there = columns.gather != ABSENT
+    num_undecided = groups.size(inside & there & (columns.blocking == ABSENT)).tolist()
+    num_late = groups.size(inside & (columns.late == 1)).tolist()
+    every, fetched = _totals(columns, inside, groups), _totals(columns, inside & ~of_kind[_REFRESH], groups)
+    blocking = {code: groups.sum_if_known(columns.blocking, of_kind[code] & there) for code in (_DEMAND, _PREFETCH)}
+    refreshes = np.flatnonzero(of_kind[_REFRESH] & (columns.end != ABSENT))
+    refresh_start = np.full(numbers.size, np.iinfo(np.int64).max)
+    np.minimum.at(refresh_start, place[refreshes], columns.submit[refreshes])
+    refresh_end = np.full(numbers.size, np.iinfo(np.int64).min)
+    np.maximum.at(refresh_end, place[refreshes], columns.end[refreshes])
+    refreshed = groups.size(of_kind[_REFRESH] & (columns.end != ABSENT)).tolist()
+    cold = dict(zip(part.own.step[::-1].tolist(), part.cold[::-1].tolist()))  # of a step's rows the first says it
     host = part.own.coordinator
-    return GatherStep(
-        rank=part.rank,
-        step=step,
-        cold=False if not cold.size else None if cold[0] == ABSENT else bool(cold[0]),
-        num_demand=count[_DEMAND],
-        num_prefetch=count[_PREFETCH],
-        num_refresh=count[_REFRESH],
-        num_unknown=count[ABSENT],
-        num_late=_num_late(columns, mine),
-        totals=totals(columns, mine),
-        fetched=totals(columns, mine & (columns.kind != _REFRESH)),
-        demand_blocking_ns=_blocking(columns, mine & (columns.kind == _DEMAND)),
-        prefetch_blocking_ns=_blocking(columns, mine & (columns.kind == _PREFETCH)),
-        refresh_start_ns=int(columns.submit[refreshes].min()) if refreshes.size else None,
-        refresh_end_ns=int(columns.end[refreshes].max()) if refreshes.size else None,
-        coordinator_ns=_or_none(host.host[number]),
-        coordinator_host_bound_ns=_or_none(host.host_bound[number]),
-        num_forced_syncs=_or_none(host.num_forced[number]),
-        forced_sync_ns=_or_none(host.forced[number]),
-    )
+    for number, step in enumerate(steps):
+        is_cold = cold.get(step, 0)
+        yield GatherStep(
+            rank=part.rank,
+            step=step,
+            cold=None if is_cold == ABSENT else bool(is_cold),
+            num_demand=count[_DEMAND][number],
+            num_prefetch=count[_PREFETCH][number],
+            num_refresh=count[_REFRESH][number],
+            num_unknown=count[ABSENT][number],
+            num_late=None if num_undecided[number] else num_late[number],
+            totals=every[number],
+            fetched=fetched[number],
+            demand_blocking_ns=blocking[_DEMAND][number],
+            prefetch_blocking_ns=blocking[_PREFETCH][number],
+            refresh_start_ns=int(refresh_start[number]) if refreshed[number] else None,
+            refresh_end_ns=int(refresh_end[number]) if refreshed[number] else None,
+            coordinator_ns=_or_none(host.host[number]),
+            coordinator_host_bound_ns=_or_none(host.host_bound[number]),
+            num_forced_syncs=_or_none(host.num_forced[number]),
+            forced_sync_ns=_or_none(host.forced[number]),
+        )
 
 
 def _modules(columns: _Columns, chosen: BoolArray) -> Iterator[GatherGroup]:
@@ -262,10 +328,6 @@ def _link(columns: _Columns, chosen: BoolArray) -> LinkUse | None:
     )
 
 
-def _blocking(columns: _Columns, chosen: BoolArray) -> int | None:
-    return _sum_if_known(columns.blocking[chosen & (columns.gather != ABSENT)])
-
-
 def _slack(columns: _Columns, warm: BoolArray) -> Iterator[SlackBin]:
     known = np.flatnonzero(warm & (columns.need != ABSENT) & (columns.end != ABSENT))
     if not known.size:
@@ -301,14 +363,6 @@ def _num_persisted(columns: _Columns, warm: BoolArray) -> int | None:
 def _num_late(columns: _Columns, chosen: BoolArray) -> int | None:
     known = columns.blocking[chosen & (columns.gather != ABSENT)] != ABSENT
     return int((columns.late[chosen] == 1).sum()) if known.all() else None
-
-
-def _sum_of_known(values: Int64Array) -> int:
-    return int(values[values != ABSENT].sum())
-
-
-def _sum_if_known(values: Int64Array) -> int | None:
-    return None if (values == ABSENT).any() else int(values.sum())
 
 
 def _or_none(value: int) -> int | None:
