@@ -41,12 +41,6 @@ def bool_array(values: npt.NDArray[np.int64], present: BoolArray, type_: pa.Data
     )
 
 
-def mask_array(mask: BoolArray) -> pa.BooleanArray:
-    """A column of truth values without nulls, to filter tables by."""
-    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), mask.size, [None, bits])
-
-
 def text_array(codes: npt.NDArray[np.int32], distinct: Sequence[str]) -> pa.DictionaryArray:
     """A dictionary-encoded text column.
 
@@ -83,6 +77,20 @@ def column_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return float_array(np.array([np.nan if value is None else value for value in values], dtype=np.float64))
     present = np.array([value is not None for value in values], dtype=bool)
     return int_array(np.array([value or 0 for value in values], dtype=np.int64), present, type_)
+
+
+def take_rows(table: pa.Table, rows: Int64Array) -> pa.Table:
+    """Some rows of a table of integers and dictionary-encoded texts, in that order; each column in one piece."""
+    columns = []
+    for field in table.schema:
+        if pa.types.is_dictionary(field.type):
+            codes, _ = codes_and_names(table, field.name)
+            indices = int_array(codes[rows], codes[rows] >= 0, pa.int32())
+            columns.append(pa.DictionaryArray.from_arrays(indices, table[field.name].chunk(0).dictionary))
+        else:
+            values, present = optional_ints(table, field.name)
+            columns.append(int_array(values[rows], present[rows], field.type))
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def in_one_piece(tables: Iterable[pa.Table]) -> pa.Table:

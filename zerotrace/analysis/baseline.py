@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerotrace.analysis.compare import study_exposed_ns, unprofiled_step_ns
+from zerotrace.analysis.verdict import slowest_step_ns
 from zerotrace.analysis.work import differences, work_of
 from zerotrace.errors import ComparisonError
-from zerotrace.model import RunManifest, Verdict
+from zerotrace.model import RunManifest, Verdict, WindowKind
+
+
+def study_exposed_ns(step_ns: float | None, baseline_step_ns: float | None) -> float | None:
+    """``step − baseline``, both unprofiled: what the study calls exposed; ``None`` where one is unknown.
+
+    It holds all that a run does more slowly than one device alone: exposed communication, and just as well the time
+    that the engine takes on the host. At stages 1 to 3 it is less by what a rank's optimizer saves, which updates its
+    share of the parameters alone.
+    """
+    return None if step_ns is None or baseline_step_ns is None else step_ns - baseline_step_ns
+
+
+def unprofiled_step_ns(manifest: RunManifest) -> float | None:
+    """Median over the timed steps of the slowest rank's time; ``None`` without a timed window."""
+    return slowest_step_ns(manifest.ranks, WindowKind.TIMED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from zerotrace.analysis.gathers.phases import BACKWARD_OPERATOR, OPTIMIZER_STEP
 from zerotrace.ingest.classify import COLLECTIVE_OPERATOR
 from zerotrace.labels import is_label
 from zerotrace.model import Mode
-from zerotrace.tables import codes_and_names, mask_array
+from zerotrace.tables import codes_and_names, take_rows
 
 _OPERATOR_CAT = "cpu_op"
 
@@ -31,4 +31,4 @@ def needed_rows(events: pa.Table, mode: Mode) -> pa.Table:
     is_operator = np.array([*(cat == _OPERATOR_CAT for cat in distinct_cats), False])[cats]
     tells = np.array([*(name.startswith(_TELLING) or is_label(name) for name in distinct_names), True])[names]
     kept = ~is_operator | tells
-    return events if kept.all() else events.filter(mask_array(kept))
+    return events if kept.all() else take_rows(events, np.flatnonzero(kept))

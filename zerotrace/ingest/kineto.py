@@ -131,8 +131,9 @@ _AnyCategory: TypeAlias = Union[_KEPT + _SKIPPED]  # type: ignore[valid-type]  #
 _BY_PHASE: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_AnyPhase])
 _BY_CATEGORY: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_AnyCategory])
 _STACK_BYTES = f'"{_STACK_CAT}"'.encode()
-# The other way pays where there is a frame in this many bytes.
+# The other way pays where there is a frame in this many bytes; so many are looked at.
 _STACK_SHARE = 2000
+_SAMPLE_BYTES = 1 << 16
 
 #: Types of complete events: the only phase that has a duration.
 COMPLETE = frozenset({Event, *_KEPT})
@@ -176,7 +177,7 @@ def decode_events(text: bytes) -> list[Any]:
     Raises:
         msgspec.DecodeError: it is no JSON list.
     """
-    if _STACK_SHARE * text.count(_STACK_BYTES) > len(text):
+    if _STACK_SHARE * text.count(_STACK_BYTES, 0, _SAMPLE_BYTES) > min(len(text), _SAMPLE_BYTES):
         try:
             events = _BY_CATEGORY.decode(text)
         except msgspec.ValidationError:

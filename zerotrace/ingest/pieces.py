@@ -29,8 +29,9 @@ _PIECE = 1 << 21
 _LONGEST = 1 << 26
 
 _LIST_OPENS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BORDER = re.compile(rb'(?<=\})\s*,\s*(?=\{\s*"[^"\\]*"\s*:)')
-_LIST_CLOSES = re.compile(rb"(?<=\})\s*\]")
+# Both begin with a byte that is looked for at the speed of memory.
+_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]*"\s*:)')
+_LIST_CLOSES = re.compile(rb"\}\s*\]")
 _EMPTY_LIST = re.compile(rb"\s*\]")
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -237,7 +238,7 @@ def _last_matches(pattern: re.Pattern[bytes], data: bytes, tries: int) -> list[_
     window = _WINDOW
     while True:
         start = max(0, len(data) - window)
-        found = [_Cut(match.start(), match.end(), closes=False) for match in pattern.finditer(data, start)]
+        found = [_Cut(match.start() + 1, match.end(), closes=False) for match in pattern.finditer(data, start)]
         if len(found) >= tries or start == 0:
             return found[: -tries - 1 : -1]
         window *= 8

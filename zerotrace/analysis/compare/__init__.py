@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from zerotrace.analysis.compare.runs import compare, study_exposed_ns, unprofiled_step_ns
+from zerotrace.analysis.compare.runs import compare
 
-__all__ = ["compare", "study_exposed_ns", "unprofiled_step_ns"]
+__all__ = ["compare"]

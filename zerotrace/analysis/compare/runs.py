@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from zerotrace.analysis.ablation import find_ablations
+from zerotrace.analysis.baseline import study_exposed_ns, unprofiled_step_ns
 from zerotrace.analysis.captured import CapturedRun
 from zerotrace.analysis.compare.causes import step_causes
 from zerotrace.analysis.compare.deltas import find_deltas
@@ -16,9 +17,8 @@ from zerotrace.analysis.compare.sent import sent_bytes
 from zerotrace.analysis.compare.settings import differing_settings
 from zerotrace.analysis.findings.noise import FEW_STEPS, median_error, slowest_steps
 from zerotrace.analysis.memory.ladder import Rung, ladder, rung
-from zerotrace.analysis.verdict import slowest_step_ns
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
-from zerotrace.model import Analysis, ComparedRun, Comparison, LadderStep, RunManifest, WindowKind
+from zerotrace.model import Analysis, ComparedRun, Comparison, LadderStep, WindowKind
 from zerotrace.units import NS_PER_S
 from zerotrace.version import VERSION
 
@@ -64,21 +64,6 @@ def _ladder(runs: Sequence[CapturedRun]) -> tuple[LadderStep, ...]:
 
 def _size(found: Rung) -> tuple[int, int]:
     return found.paper.num_params, found.paper.world_size
-
-
-def study_exposed_ns(step_ns: float | None, baseline_step_ns: float | None) -> float | None:
-    """``step − baseline``, both unprofiled: what the study calls exposed; ``None`` where one is unknown.
-
-    It holds all that a run does more slowly than one device alone: exposed communication, and just as well the time
-    that the engine takes on the host. At stages 1 to 3 it is less by what a rank's optimizer saves, which updates its
-    share of the parameters alone.
-    """
-    return None if step_ns is None or baseline_step_ns is None else step_ns - baseline_step_ns
-
-
-def unprofiled_step_ns(manifest: RunManifest) -> float | None:
-    """Median over the timed steps of the slowest rank's time; ``None`` without a timed window."""
-    return slowest_step_ns(manifest.ranks, WindowKind.TIMED)
 
 
 def _compare(run: CapturedRun, label: str, baseline: CapturedRun | None, differs: tuple[str, ...]) -> ComparedRun:
