@@ -25,7 +25,7 @@ MANIFEST_FILE = "manifest.json"
 ANALYSIS_FOLDER = "analysis"
 ANALYSIS_FILE = "analysis.json"
 REPORT_FILE = "report.html"
-_EVENTS_PART = "part-0.parquet"
+EVENTS_PART = "part-0.parquet"
 _INCOMING = ".incoming"
 _MAX_RANK_DIGITS = 10
 
@@ -94,8 +94,8 @@ def read_analysis(folder: Path) -> Analysis:
     return _read(analysis_folder(folder) / ANALYSIS_FILE, Analysis, ANALYSIS_VERSION)
 
 
-# What reading, adding up or drawing a record raises where it is not what zerotrace writes.
-_CONTRADICTED = (
+#: What reading, adding up or drawing a record raises where it is not what zerotrace writes.
+CONTRADICTED = (
     TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError, pa.ArrowException
 )  # fmt: skip
 
@@ -115,7 +115,7 @@ def doubting(*folders: Path) -> Iterator[None]:
     """
     try:
         yield
-    except _CONTRADICTED as error:
+    except CONTRADICTED as error:
         named = ", ".join(map(str, folders))
         raise StoreError(
             f"{named}: what is stored there contradicts itself ({type(error).__name__}: {str(error)[:200]})",
@@ -209,7 +209,7 @@ def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tupl
 
 @contextmanager
 def incoming_events(folder: Path) -> Iterator[None]:
-    """Lets :class:`EventsWriter` write during the block. What nobody has named at its end is removed.
+    """Lets traces be read into :func:`incoming_place` during the block. What nobody has named at its end is removed.
 
     Whoever is still at work then, given up and not known to have ended, finds no place any more.
 
@@ -224,20 +224,25 @@ def incoming_events(folder: Path) -> Iterator[None]:
         shutil.rmtree(incoming, ignore_errors=True)
 
 
+def incoming_place(folder: Path, number: int) -> Path:
+    """A new folder for the events of the ``number``-th trace, before it is known whether its rank is its own.
+
+    Another one each time, since a trace may be read twice; :func:`name_events` takes its name.
+    """
+    return folder / EVENTS.name / _INCOMING / f"{number}-{uuid4().hex}"
+
+
 class EventsWriter:
-    """Writes the events of one trace slice by slice, before it is known whether its rank is its own.
+    """Writes the events of one trace slice by slice.
 
     Args:
-        folder: an analysis folder.
-        number: which of the traces it is.
+        folder: a new folder for them.
 
-    Use as a context manager, within :func:`incoming_events`. Nothing is written before the first slice.
+    Use as a context manager. Nothing is written before the first slice.
     """
 
-    def __init__(self, folder: Path, number: int) -> None:
-        #: For :func:`name_events`; another one each time, since a trace may be read twice.
-        self.name = f"{number}-{uuid4().hex}"
-        self._path = folder / EVENTS.name / _INCOMING / self.name
+    def __init__(self, folder: Path) -> None:
+        self._path = folder
         self._files = ExitStack()
         self._writer: pq.ParquetWriter | None = None
 
@@ -253,7 +258,7 @@ class EventsWriter:
         """Writes the next rows, as a row group of their own."""
         if self._writer is None:
             self._path.mkdir()
-            stream = self._files.enter_context((self._path / _EVENTS_PART).open("xb"))
+            stream = self._files.enter_context((self._path / EVENTS_PART).open("xb"))
             writer = pq.ParquetWriter(stream, events.schema, **_parquet_options(events.schema))
             self._writer = self._files.enter_context(writer)
         self._writer.write_table(events, row_group_size=max(events.num_rows, 1))
@@ -294,7 +299,7 @@ def to_json(record: Analysis | Comparison | Check) -> bytes:
 
 def events_file(folder: Path, rank: int) -> Path:
     """Where one rank's events lie."""
-    return folder / EVENTS.name / f"rank={rank}" / _EVENTS_PART
+    return folder / EVENTS.name / f"rank={rank}" / EVENTS_PART
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:

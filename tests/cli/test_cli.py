@@ -70,7 +70,8 @@ def test_the_options_are_a_decision() -> None:
     assert options["capture"] == sorted(
         ["--stage", "--gpus", "--device", "--model", "--windows", "--steps", "--warmup", "--timed", "--micro-batch",
          "--sequence", "--ds-config", "--set", "--out", "--timeout", "--seed", "--json", "--script", "--keep-running",
-         "args", "--ablate", "--engine", "--hostfile", "--launcher", "--nnodes", "--node-rank", "--rdzv-endpoint"]
+         "args", "--ablate", "--engine", "--ingest", "--hostfile", "--launcher", "--nnodes", "--node-rank",
+         "--rdzv-endpoint"]
     )  # fmt: skip
     assert options["check"] == ["--baseline", "--fail-if", "--json", "--list", "folder"]
     assert options["export"] == ["--force", "--host", "--perfetto", "folder"]

@@ -27,8 +27,6 @@ from zerotrace.schema import EVENTS
 
 Cluster = tuple[str, str]
 
-TRACES = ROOT / "traces"
-
 
 def options(cluster: Cluster | None = None) -> AnalyzeOptions:
     kind, address = cluster or ("processes", None)
@@ -55,13 +53,6 @@ def refused(kind: str, address: str) -> EngineError:
     return caught.value
 
 
-def test_a_cluster_finds_what_processes_find(tmp_path: Path, cluster: Cluster) -> None:
-    shutil.copytree(TRACES / "stage3", tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
-    analyze([tmp_path / "run"], tmp_path / "here", options())
-    analyze([tmp_path / "run"], tmp_path / "there", options(cluster))
-    assert_equal(tmp_path / "here", tmp_path / "there")
-
-
 def test_a_worker_that_is_killed_in_the_middle_costs_nothing(tmp_path: Path, cluster: Cluster) -> None:
     Job(num_ranks=8, num_collectives=300).write(tmp_path / "run")
     analyze([tmp_path / "run"], tmp_path / "here", options())
@@ -84,14 +75,14 @@ def test_a_worker_that_is_killed_in_the_middle_costs_nothing(tmp_path: Path, clu
 
 
 def test_a_damaged_trace_costs_its_rank_alone_there_too(
-    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dask_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Job(num_ranks=3, num_collectives=4).write(tmp_path / "run")
     (run / "rank_1.json").write_bytes((run / "rank_1.json").read_bytes()[:-300])
     analyze([run], tmp_path / "here", options())
     # A relative path means the same to workers, wherever they began.
     monkeypatch.chdir(tmp_path)
-    analysis, folder, _ = analyze([Path("run")], Path("there"), options(cluster))
+    analysis, folder, _ = analyze([Path("run")], Path("there"), options(("dask", dask_address)))
     assert [source.rank for source in analysis.sources] == [0, 2]
     assert sorted(path.name for path in (folder / EVENTS.name).iterdir()) == ["rank=0", "rank=2"]
     (note,) = [note for note in analysis.diagnostics if note.level is Level.ERROR]
@@ -128,15 +119,24 @@ def zerotrace(*words: object, before: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_stdout_is_the_result_alone(tmp_path: Path, cluster: Cluster) -> None:
-    run = Job(num_ranks=2, num_collectives=4).write(tmp_path / "run")
-    kind, address = cluster
-    code, out, said = zerotrace(
-        "analyze", run, "--no-hta", "--no-report", "--json", "--engine", kind, "--address", address
-    )
-    assert (code, len(json.loads(out)["sources"])) == (0, 2)
-    assert said.splitlines()[-1].startswith("Tables: ")
-    assert len(said.splitlines()) == 1, said
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A real run with snapshots of memory, and its result by processes of this machine."""
+    folder = tmp_path_factory.mktemp("shipped")
+    shutil.copytree(ROOT / "traces" / "stage3", folder / "run", ignore=shutil.ignore_patterns("analysis"))
+    analyze([folder / "run"], folder / "here", options())
+    return folder / "run", folder / "here"
+
+
+def test_a_cluster_finds_what_processes_find_and_stdout_is_the_result_alone(
+    tmp_path: Path, cluster: Cluster, shipped: tuple[Path, Path]
+) -> None:
+    run, here = shipped
+    there = ["--out", tmp_path / "there", "--engine", cluster[0], "--address", cluster[1]]
+    code, out, said = zerotrace("analyze", run, "--no-hta", "--no-report", "--json", *there)
+    assert (code, len(json.loads(out)["sources"])) == (0, 2), said
+    assert [line.partition(":")[0] for line in said.splitlines()] == ["Tables"], said
+    assert_equal(here, tmp_path / "there")
 
 
 @pytest.fixture
@@ -152,9 +152,8 @@ def hidden(tmp_path: Path) -> list[str]:
     return command
 
 
-def test_a_folder_that_workers_do_not_see_is_refused(tmp_path: Path, cluster: Cluster, hidden: list[str]) -> None:
-    kind, address = cluster
-    words = ["analyze", str(tmp_path / "run"), "--no-hta", "--no-report", "--engine", kind, "--address", address]
+def test_a_folder_that_workers_do_not_see_is_refused(tmp_path: Path, dask_address: str, hidden: list[str]) -> None:
+    words = ["analyze", str(tmp_path / "run"), "--no-hta", "--engine", "dask", "--address", dask_address]
     done = subprocess.run(
         [*hidden, sys.executable, "-m", "zerotrace", *words], capture_output=True, text=True, check=False, cwd=ROOT
     )

@@ -72,11 +72,15 @@ def test_what_a_task_raises_is_raised(engine: Engine) -> None:
         list(spread(engine, tasks.raise_at, [(number, 3) for number in range(NUM_TASKS)]))
 
 
-def test_tasks_that_have_not_begun_are_dropped_when_nobody_wants_them(doomed: Engine, tmp_path: Path) -> None:
-    given_up = spread(doomed, tasks.begin, [(tmp_path, number) for number in range(12)])
-    next(given_up)
-    given_up.close()
-    time.sleep(1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_that_have_not_begun_are_dropped_when_nobody_wants_them(
+    request: pytest.FixtureRequest, kind: EngineKind, tmp_path: Path
+) -> None:
+    with open_engine(kind, address_of(kind, request), 2) as engine:
+        given_up = spread(engine, tasks.begin, [(tmp_path, number) for number in range(12)])
+        next(given_up)
+        given_up.close()
+        time.sleep(1)
     assert len(list(tmp_path.iterdir())) < 12
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from zerotrace.analysis.progress import Meter, ReadingPhase, Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.errors import StoreError, TraceError, ZerotraceError
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
-from zerotrace.ingest.rank import ingest_rank
+from zerotrace.ingest.own_tables import UnfitError, as_trace, event_slices, find_own_tables, tables_folder
+from zerotrace.ingest.rank import RankTrace, ingest_rank
 from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
+from zerotrace.schema import EVENTS
 from zerotrace.site import Site, SiteFile
-from zerotrace.store import EventsWriter, incoming_events, name_events
+from zerotrace.store import CONTRADICTED, EVENTS_PART, EventsWriter, incoming_events, incoming_place, name_events
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
 # rank's may be anything: it is skipped, and that is said.
@@ -236,16 +239,22 @@ def _read(file: SiteFile, number: int, meter: Meter, order: _Order) -> _Outcome:
 
 
 def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome:
+    place = incoming_place(order.folder, number)
+    kept = _kept_tables(path, place, order)
+    if isinstance(kept, _Read):
+        meter.advance(kept.reading.source.num_bytes, kept.reading.source.num_events)
+        return kept
     # On another machine columns go to a disk of its own meanwhile, and not over the network.
-    place = None if order.is_elsewhere else order.folder
+    spool = None if order.is_elsewhere else order.folder
+    place = incoming_place(order.folder, number)
     try:
-        with EventsWriter(order.folder, number) as writer:
+        with EventsWriter(place) as writer:
 
             def keep(events: pa.Table, mode: Mode) -> pa.Table:
                 writer.write(events)
                 return needed_rows(events, mode)
 
-            trace = ingest_rank(path, order.limits, folder=place, keep=keep, advance=meter.advance)
+            trace = ingest_rank(path, order.limits, folder=spool, keep=keep, advance=meter.advance)
     except TraceError as error:
         if error.code in _NO_TRACE and not order.alone and not is_named_as_rank(path):
             name = name_of(path)
@@ -253,6 +262,29 @@ def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome
             note = Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint)
             return _Skipped(note, digest_file(path))
         return _Failed(error, _digest_or_none(path))
+    return _take_apart(trace, place, order, kept)
+
+
+def _kept_tables(path: Path, place: Path, order: _Order) -> _Read | tuple[Diagnostic, ...]:
+    """The rank by the tables that it wrote beside its trace, if they fit; else what there is to say of them."""
+    try:
+        kept = find_own_tables(path, order.limits)
+        if kept is None:
+            return ()
+        place.mkdir()
+        shutil.copyfile(tables_folder(path) / EVENTS.name / EVENTS_PART, place / EVENTS_PART)
+        slices = event_slices(place / EVENTS_PART, kept.num_rows)
+        events = pa.concat_tables(needed_rows(events, kept.mode) for events in slices)
+        return _take_apart(as_trace(kept, events), place, order)
+    except (UnfitError, *CONTRADICTED) as error:
+        # Whoever may write to the folder may have written anything. The trace is what counts.
+        why = str(error) if isinstance(error, UnfitError) else "they contradict themselves"
+    name = name_of(path)
+    message = f"{name}: the tables that its rank wrote beside it are not used, since {why}; the trace was read anew"
+    return (Diagnostic(code="own_tables_unused", level=Level.INFO, file=name, message=message),)
+
+
+def _take_apart(trace: RankTrace, place: Path, order: _Order, notes: tuple[Diagnostic, ...] = ()) -> _Read:
     source = trace.source
     analysis = analyse_rank(
         source.rank, source.file, trace.events, trace.windows, trace.mode, order.attribution, first_ns=trace.first_ns
@@ -262,7 +294,7 @@ def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome
         mode=trace.mode,
         windows=trace.windows,
         analysis=analysis,
-        diagnostics=trace.diagnostics + analysis.diagnostics,
+        diagnostics=notes + trace.diagnostics + analysis.diagnostics,
         profiled=trace.profiled,
     )
-    return _Read(reading, writer.name)
+    return _Read(reading, place.name)

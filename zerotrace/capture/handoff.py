@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +19,10 @@ from zerotrace.model import LabelsRecord, RankRecord, WindowKind, WindowRecord
 #: Names the file that holds a rank's :class:`SessionPlan`, unique to the capture; set only inside of one. Where there
 #: is no launcher to write the file, it holds the plan itself, as JSON.
 SESSION_VARIABLE = "ZEROTRACE_SESSION"
+
+
+#: Part of the time limit after which no rank reads its trace any more: the capture itself has to be completed in time.
+INGEST_SHARE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +108,10 @@ class SessionPlan:
     """Where ranks write first if the trace folder may be on a network; the launcher removes it."""
     host: int = 0
     """Number of this machine among those of the run; stands for its name."""
+    ingest: bool = False
+    """Whether each rank reads its own trace at the end, and leaves its tables beside it."""
+    ingest_until_s: float | None = None
+    """When that has to be over, by this machine's :func:`time.monotonic`."""
     name_mark: str = ""
     """Stands behind the rank in file names, where folders of several machines may come to lie in one place."""
 
@@ -159,6 +168,8 @@ def session_plan(plan: CapturePlan) -> SessionPlan:
         num_labelled=plan.num_labelled,
         num_light=plan.num_light,
         num_memory=plan.num_memory,
+        ingest=plan.ingest,
+        ingest_until_s=time.monotonic() + INGEST_SHARE * plan.timeout_s if plan.ingest else None,
         attach=attach,
     )
 
@@ -178,6 +189,8 @@ class RankReport:
     """How the detailed window was labelled, without the overhead, which takes all ranks."""
     notes: tuple[str, ...] = ()
     """What a reader of the figures should know, one sentence each."""
+    no_tables: str | None = None
+    """Why the rank has left no tables of its own though it should have; ``None`` if there is nothing to say."""
 
 
 def to_json(value: Any) -> str:

@@ -29,6 +29,7 @@ from zerotrace.capture.handoff import (
     problem_path,
     write_problem,
 )
+from zerotrace.capture.ingesting import write_own_tables
 from zerotrace.capture.labels import LabelHooks
 from zerotrace.capture.manifest import unknown_engine
 from zerotrace.capture.place import choose_place
@@ -249,7 +250,7 @@ class _Recorder:
                 f"the capture needs {self.num_missing} more"
             )
         self._guard.remove()
-        report = self._report()
+        report = dataclasses.replace(self._report(), no_tables=self._ingest())
         self._progress.note("waiting")
         self._place.deliver(report)
 
@@ -294,6 +295,14 @@ class _Recorder:
         self._done.append(self._windows.pop(0))
         if self._windows:
             self._open()
+
+    def _ingest(self) -> str | None:
+        """Read this rank's trace, if that is asked for; why it could not be done."""
+        trace = next((window.files["trace_file"] for window in self._done if "trace_file" in window.files), None)
+        if not self._plan.ingest or trace is None:
+            return None
+        self._progress.note("ingesting")
+        return write_own_tables(Path(self._plan.trace_folder) / trace, self._plan.ingest_until_s)
 
     def _report(self) -> RankReport:
         memory = next((window.memory for window in self._done if isinstance(window, TimedWindow)), None)

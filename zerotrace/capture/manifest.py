@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -59,8 +59,14 @@ def build_manifest(
         losses=first.losses,
         ranks=tuple(report.record for report in reports),
         labels=_with_overhead(first.labels, reports),
-        notes=tuple(well_formed(note) for note in first.notes),
+        notes=tuple(map(well_formed, (*first.notes, *_without_tables(reports)))),
     )
+
+
+def _without_tables(reports: Sequence[RankReport]) -> Iterator[str]:
+    for report in reports:
+        if report.no_tables is not None:
+            yield f"rank {report.record.rank} has not read its own trace (--ingest): {report.no_tables}"
 
 
 def unknown_engine() -> CaptureError:

@@ -93,6 +93,9 @@ class CapturePlan:
     timeout_s: float
     """Limit for the whole run, from launch to the last file; then all ranks are ended."""
 
+    ingest: bool = False
+    """Whether each rank reads its own trace at the end, and leaves its tables beside it."""
+
     ds_config: Mapping[str, Any] | None = None
     """The whole DeepSpeed configuration, as :func:`zerotrace.capture.ds_config.build_ds_config` makes it; ``None`` for
     another engine, or where a script brings its own."""

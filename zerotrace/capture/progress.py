@@ -16,7 +16,7 @@ _RECORD_LENGTH = 96
 #: Phases of a rank in the order in which they run; a window's phase has the window's name.
 PHASES = (
     "launched", "starting", "warmup", "timed", "labelled", "light-settle", "light", "light-writing", "detailed-settle",
-    "detailed", "detailed-writing", "memory", "memory-writing", "waiting", "done",
+    "detailed", "detailed-writing", "memory", "memory-writing", "ingesting", "waiting", "done",
 )  # fmt: skip
 #: The training program has come to its end.
 DONE = PHASES[-1]

@@ -127,6 +127,9 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     help="Capture twice, the second time without this part of the engine, and say what it is worth.",
 )
 @click.option(
+    "--ingest", is_flag=True, help="Have each rank read its own trace at the end, and leave its tables for analyze."
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -188,6 +191,7 @@ def capture(
     ds_config: Path | None,
     settings: tuple[str, ...],
     ablate: str | None,
+    ingest: bool,
     out: Path | None,
     timeout: float,
     seed: int | None,
@@ -225,6 +229,7 @@ def capture(
         script=script,
         args=args,
         keep_running=keep_running,
+        ingest=ingest,
         command=("zerotrace", "capture", *ctx.meta[_ARGS]),
         num_nodes=nnodes,
     )

@@ -41,6 +41,7 @@ class Request:
     args: tuple[str, ...]
     keep_running: bool
     command: tuple[str, ...]
+    ingest: bool = False
     num_nodes: int = 1
     world_size: int | None = None
     """Ranks of the run, where a job has started them."""
@@ -76,6 +77,8 @@ class Request:
         Raises:
             click.UsageError: some do not.
         """
+        if self.ingest and "detailed" not in self.windows:
+            raise click.UsageError("--ingest needs the detailed window, whose trace it reads.")
         if ENGINES[self.engine].has_stages:
             if self.stage is None:
                 raise click.UsageError("Missing option '--stage', the ZeRO stage of the run: 0, 1, 2 or 3.")
@@ -206,6 +209,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
         num_warmup=_given(request.num_warmup, defaults.num_warmup),
         **asdict(steps),
         timeout_s=request.timeout_s,
+        ingest=request.ingest,
         nodes=nodes,
         command=request.command,
         **work,

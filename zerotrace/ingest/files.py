@@ -27,7 +27,7 @@ _UNFINISHED = (".tmp", ".partial", ".bak", ".orig", "~")
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 #: Files that zerotrace itself writes beside the traces, by name and by the end of the name.
-OWN_FILES = frozenset({"manifest.json"})
+OWN_FILES = frozenset({"manifest.json", "tables.json"})
 OWN_ENDINGS = (".owners.json", ".snapshot.pickle.gz")
 
 

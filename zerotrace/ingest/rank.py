@@ -28,7 +28,7 @@ from zerotrace.ingest.unpack import UnpackLimits
 from zerotrace.model import Diagnostic, Level, Mode, ProfiledMemory, StepWindow, TraceSource
 from zerotrace.tables import in_one_piece
 
-_MAX_RANK = (1 << 31) - 1
+MAX_RANK = (1 << 31) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def _rank_of(document: Document, path: Path) -> tuple[int, list[Diagnostic]]:
     stated = _distributed(document).get("rank")
     rank = as_int(stated)
     if rank is not None and rank >= 0:
-        if rank > _MAX_RANK:
+        if rank > MAX_RANK:
             raise TraceError(f"{name_of(path)}: claims to be rank {rank}", code="rank_invalid")
         return rank, []
     in_name = rank_in_name(path)
