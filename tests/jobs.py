@@ -59,14 +59,16 @@ class Job:
     """How far the clock of each host is ahead."""
     named: bool = True
     """Whether traces name their host, where there are several."""
+    slow_us: tuple[tuple[int, float], ...] = ()
+    """Ranks that compute so much longer ahead of each collective."""
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """The schedule."""
         rng = random.Random(self.seed)
-        found, now = [], 100.0
+        found, now, slow = [], 100.0, dict(self.slow_us)
         for number in range(self.num_collectives):
-            starts = tuple(round(now + rng.uniform(0, 40), 3) for _ in range(self.num_ranks))
+            starts = tuple(round(now + rng.uniform(0, 40) + slow.get(rank, 0), 3) for rank in range(self.num_ranks))
             end = round(max(starts) + rng.uniform(10, 120), 3)
             found.append(Collective(number, rng.choice(KINDS), rng.choice((640, 2560, 1 << 20)), starts, end))
             now = end + rng.uniform(5, 60)
@@ -100,7 +102,7 @@ class Job:
 
     def _events(self, rank: int, ahead: float, lost: Lost | None) -> Iterator[str]:
         device, rng = self._device(rank), random.Random(f"{self.seed} {rank}")
-        members = self._members()
+        members, slow = self._members(), dict(self.slow_us).get(rank, 0)
         for step, (begin, end) in enumerate(self._steps()):
             yield (
                 f'{{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#{step + 2}", "pid": 9, "tid": 9, '
@@ -114,6 +116,9 @@ class Job:
                 args = f'{launch}, "External id": {one.number + 1}, "device": {device}, "stream": 20'
                 described = self._described(one, members) if self.metadata else ""
                 yield _row("kernel", one.name(), device, 20, start, end - start, args + described)
+            if slow:
+                args = f'"device": {device}, "stream": 7'
+                yield _row("kernel", "gemm_bf16", device, 7, start - slow, slow, args)
             yield _row("cuda_runtime", "cudaLaunchKernel", 9, 9, start - 3, 2, compute)
             args = f'{compute}, "device": {device}, "stream": 7'
             yield _row("kernel", "gemm_bf16", device, 7, start + 1, 0.4 * (end - start), args)

@@ -74,6 +74,10 @@ class OutputError(ZerotraceError):
     """Output that cannot be written where it is to go."""
 
 
+class RanksError(ZerotraceError):
+    """Ranks that were asked for, and that a page cannot show."""
+
+
 class CaptureError(ZerotraceError):
     """A capture that cannot start, or a rank that died or hung."""
 

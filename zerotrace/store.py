@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -156,7 +156,10 @@ def read_table(folder: Path, schema: TableSchema, columns: list[str] | None = No
 
 
 def read_tables(
-    folder: Path, analysis: Analysis, wanted: Iterable[tuple[TableSchema, Sequence[str]]]
+    folder: Path,
+    analysis: Analysis,
+    wanted: Iterable[tuple[TableSchema, Sequence[str]]],
+    ranks: Collection[int] | None = None,
 ) -> dict[str, pa.Table]:
     """Tables of an analysis folder by their names, without those that the analysis did not write.
 
@@ -164,12 +167,13 @@ def read_tables(
         folder: an analysis folder.
         analysis: what it holds.
         wanted: which tables, and which columns of each.
+        ranks: whose rows to read; all by default. The tables need a column ``rank`` for it.
 
     Raises:
         StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
     """
     return {
-        schema.name: read_table(folder, schema, list(columns))
+        schema.name: _read_parquet(table_file(folder, schema), list(columns), ranks)
         for schema, columns in wanted
         if table_file(folder, schema).name in analysis.outputs or table_file(folder, schema).is_file()
     }
@@ -192,19 +196,23 @@ def require_events(folder: Path, analysis: Analysis) -> None:
             raise _missing(path)
 
 
-def read_events(folder: Path, columns: list[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
+def read_events(
+    folder: Path, columns: list[str] | None = None, ranks: Collection[int] | None = None
+) -> Iterator[tuple[int, pa.Table]]:
     """The event tables of an analysis folder, rank by rank in rising order.
 
     Args:
         folder: an analysis folder.
         columns: columns of :data:`zerotrace.schema.EVENTS`; all of them by default.
+        ranks: whose events to read; all by default.
 
     Raises:
         StoreError: ``table_missing``, ``table_invalid`` or ``version_unknown``.
     """
     named = [path.name.removeprefix("rank=") for path in (folder / EVENTS.name).glob("rank=*")]
     for rank in sorted(int(name) for name in named if name.isdecimal() and len(name) <= _MAX_RANK_DIGITS):
-        yield rank, _read_parquet(events_file(folder, rank), columns)
+        if ranks is None or rank in ranks:
+            yield rank, _read_parquet(events_file(folder, rank), columns)
 
 
 @contextmanager
@@ -317,11 +325,12 @@ def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
     return {"compression": "zstd", "use_dictionary": names, "column_encoding": numbers}
 
 
-def _read_parquet(path: Path, columns: list[str] | None) -> pa.Table:
+def _read_parquet(path: Path, columns: list[str] | None, ranks: Collection[int] | None = None) -> pa.Table:
+    chosen = None if ranks is None else [("rank", "in", sorted(ranks))]
     try:
         # an open file: pyarrow takes no path that is not UTF-8, and would add the folder's rank as a column
         with path.open("rb") as stream:
-            table = pq.read_table(stream, columns=columns)
+            table = pq.read_table(stream, columns=columns, filters=chosen)
     except FileNotFoundError as error:
         raise _missing(path) from error
     except (OSError, pa.ArrowException) as error:

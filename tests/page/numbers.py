@@ -25,7 +25,8 @@ ORDINALS = re.compile(
 #: The page's own words that hold a number: formulas, units and limits, the same in every page.
 OWN_WORDS = (
     "at 1, 10 and", "100 GB/s", "Its 100 % runs", "2Ψ (N−1)/N", "16Ψ; 4Ψ + 12Ψ/N; 2Ψ + 14Ψ/N; 16Ψ/N", "stages 0 to 3",
-    "BLAKE2b", "of less than eight pixels", "A GB is 10",
+    "BLAKE2b", "of less than eight pixels", "A GB is 10", "DIR --ranks 3,17", "low (5 %)", "high (95 %)",
+    "(1.4826 × the median", "1 % of the median",
 )  # fmt: skip
 
 #: Where the page explains its words and keys; where the reader chooses what the timeline shows, and what JavaScript
@@ -33,7 +34,7 @@ OWN_WORDS = (
 OWN_PLACES = (
     ".words tr:has(th + td + td)", "#help", "#keys", ".page-footer", "#timeline-step", "#timeline-ranks",
     "#timeline-lanes", "#timeline-mode", "#timeline-box", "#timeline-tip", "#timeline-status", "#timeline-selection",
-    "#lane-table", "[data-filter]",
+    "#lane-table", "[data-filter]", "#ranks-query", "#rank-map-tip", "#rank-map-status",
 )  # fmt: skip
 
 #: Units by which a number that is read differs from the one that is stored. A column whose head names the unit has

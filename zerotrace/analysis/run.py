@@ -28,6 +28,7 @@ from zerotrace.analysis.overlap_tax import sum_up, tell
 from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.analysis.progress import Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis
+from zerotrace.analysis.ranks import shown_ranks, with_overview
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.stragglers import find_stragglers
@@ -247,6 +248,7 @@ def analyze(
             write_table(folder, HTA_KERNELS, analysis.hta.kernel_types)
         # A configuration that is not the trace's would turn knobs of another run.
         analysis = replace(analysis, findings=find(replace(analysis, manifest=told.believed.manifest)))
+        analysis = with_overview(analysis)
         analysis = replace(analysis, elapsed_s=round(time.perf_counter() - started, 3))
         outputs = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         outputs |= {REPORT_FILE} if render is not None else set()
@@ -256,8 +258,9 @@ def analyze(
             watch.stage("Drawing the report")
             # Drawn from what is stored, as `zerotrace report` will draw it: JSON does not keep 1 and 1.0 apart.
             stored = read_analysis(folder)
-            tables = read_tables(folder, stored, render.tables)
-            page = render.draw(stored, read_events(folder, list(render.event_columns)), tables)
+            in_full = shown_ranks(stored)
+            tables = read_tables(folder, stored, render.tables, in_full)
+            page = render.draw(stored, read_events(folder, list(render.event_columns), in_full), tables)
             (folder / REPORT_FILE).write_bytes(page_bytes(page))
     return analysis, target, False
 

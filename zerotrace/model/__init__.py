@@ -60,6 +60,17 @@ from zerotrace.model.memory import (
 )
 from zerotrace.model.overlap_tax import KernelTax, NotCompared, OverlapTax, RankTax, TaxVerdict
 from zerotrace.model.partition import STEP_ALL, RankSummary, StepPartition, StepWindow
+from zerotrace.model.ranks import (
+    RankFigure,
+    RankFigures,
+    RankOverview,
+    RankSpread,
+    RankValue,
+    ShownBecause,
+    ShownRank,
+    ShownReason,
+    StepSpread,
+)
 from zerotrace.model.reductions import ReductionStep
 from zerotrace.model.result import (
     ANALYSIS_VERSION,
@@ -151,10 +162,15 @@ __all__ = [
     "Place",
     "ProfiledMemory",
     "Quantity",
+    "RankFigure",
+    "RankFigures",
     "RankMemory",
+    "RankOverview",
     "RankRecord",
+    "RankSpread",
     "RankSummary",
     "RankTax",
+    "RankValue",
     "Reconciliation",
     "ReductionStep",
     "Repeats",
@@ -162,12 +178,16 @@ __all__ = [
     "RunTotals",
     "SentBytes",
     "Setting",
+    "ShownBecause",
+    "ShownRank",
+    "ShownReason",
     "SlackBin",
     "Spread",
     "StepArrivals",
     "StepCauses",
     "StepLateness",
     "StepPartition",
+    "StepSpread",
     "StepWindow",
     "StragglerVerdict",
     "Stragglers",

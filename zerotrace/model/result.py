@@ -16,6 +16,7 @@ from zerotrace.model.manifest import RunManifest
 from zerotrace.model.memory import MemoryReport
 from zerotrace.model.overlap_tax import OverlapTax
 from zerotrace.model.partition import RankSummary, StepPartition, StepWindow
+from zerotrace.model.ranks import RankOverview
 from zerotrace.model.reductions import ReductionStep
 from zerotrace.model.spread import Spread
 from zerotrace.model.stragglers import Stragglers
@@ -156,6 +157,8 @@ class Analysis:
     """The reduction of gradients by rank and step; empty where there is none."""
     findings: tuple[Finding, ...] = ()
     """What costs the run most, worst first; nothing within the noise of the step time."""
+    rank_overview: RankOverview | None = None
+    """What leads the page of a run of more than 16 ranks; ``None`` where each rank is shown in full."""
     stragglers: Stragglers | None = None
     """Who arrives last at collectives, and whether chance explains it; ``None`` where none was matched."""
     overlap_tax: OverlapTax | None = None

@@ -13,6 +13,8 @@ from zerotrace.units import NS_PER_MS, format_count, format_ns, format_traffic
 
 #: Ranks in the heat map; rows in the tables of arrivals and of the sample.
 MAX_HEAT_RANKS = 64
+#: Where there are so many ranks that the page shows some of them; all are in its map by rank and step.
+MAX_HEAT_OF_MANY = 16
 MAX_HEAT_STEPS = 64
 MAX_TABLE_ROWS = 2000
 
@@ -55,17 +57,24 @@ class CollectivesSection:
     arrivals_note: str | None
 
 
-def collectives_section(collectives: Collectives | None, whole_trace: bool = False) -> CollectivesSection | None:
+def collectives_section(
+    collectives: Collectives | None, whole_trace: bool = False, many_ranks: bool = False
+) -> CollectivesSection | None:
     """The section; ``None`` where no step has a collective.
 
     Args:
         collectives: in figures.
         whole_trace: whether there are no steps, so that figures are of the whole trace.
+        many_ranks: whether there are so many ranks that the page shows some of them.
     """
     if collectives is None:
         return None
     arrivals = collectives.arrivals
     note = None
+    heat_ranks = _most_waited_for(arrivals, MAX_HEAT_OF_MANY if many_ranks else MAX_HEAT_RANKS)
+    if many_ranks:
+        arrivals = tuple(entry for entry in arrivals if entry.rank in heat_ranks)
+        note = "Rows of the ranks that are drawn; analysis.json has those of all."
     if len(arrivals) > MAX_TABLE_ROWS:
         arrivals = tuple(sorted(arrivals, key=lambda a: -a.caused_wait_ns)[:MAX_TABLE_ROWS])
         note = tell(
@@ -76,7 +85,7 @@ def collectives_section(collectives: Collectives | None, whole_trace: bool = Fal
         collectives=collectives,
         scatter=_scatter(collectives),
         points=_points(collectives),
-        heat=_heat(collectives),
+        heat=_heat(collectives, heat_ranks),
         arrivals=arrivals,
         arrivals_note=note,
     )
@@ -214,20 +223,29 @@ def _guides(bytes_ticks: Sequence[float], time_ticks: Sequence[float]) -> list[d
     return guides
 
 
-def _heat(collectives: Collectives) -> Chart | None:
-    arrivals = collectives.arrivals
-    if not arrivals:
-        return None
+def _most_waited_for(arrivals: Sequence[StepArrivals], most: int) -> list[int]:
+    """The ranks that others waited for most, in the order of ranks."""
     caused: dict[int, int] = {}
     for entry in arrivals:
         caused[entry.rank] = caused.get(entry.rank, 0) + entry.caused_wait_ns
-    ranks = sorted(sorted(caused, key=lambda rank: (-caused[rank], rank))[:MAX_HEAT_RANKS])
+    ranks = sorted(caused, key=lambda rank: (-caused[rank], rank))
+    if len(ranks) > most:
+        # of a choice, those that nobody waited for are no part, unless nobody was waited for at all
+        ranks = [rank for rank in ranks[:most] if caused[rank]] or ranks[:most]
+    return sorted(ranks)
+
+
+def _heat(collectives: Collectives, ranks: Sequence[int]) -> Chart | None:
+    arrivals = collectives.arrivals
+    if not arrivals:
+        return None
+    num_ranks = len({entry.rank for entry in arrivals})
     steps = sorted({entry.step for entry in arrivals})[:MAX_HEAT_STEPS]
     by_place = {(entry.rank, entry.step): entry for entry in arrivals}
     cells = [[by_place.get((rank, step)) for step in steps] for rank in ranks]
     names = [f"rank {rank}" for rank in ranks]
     all_steps = {entry.step for entry in arrivals}
-    left = [tell("{} ranks", counted(len(caused)))] if len(ranks) < len(caused) else []
+    left = [tell("{} ranks", counted(num_ranks))] if len(ranks) < num_ranks else []
     left += [tell("{} steps", counted(len(all_steps)))] if len(steps) < len(all_steps) else []
     part = ""
     if left:

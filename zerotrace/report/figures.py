@@ -12,7 +12,7 @@ from typing import Any
 
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode
 from zerotrace.report.embed import printable
-from zerotrace.report.words import counted, shown, tell
+from zerotrace.report.words import counted, joined, shown, tell
 from zerotrace.units import NS_PER_MS, format_ns
 
 MAX_RANKS_WITH_STEPS = 16
@@ -91,6 +91,8 @@ def step_figure(analysis: Analysis) -> StepFigure:
             counted(MAX_BARS),
             counted(len(bars)),
         )
+    if analysis.rank_overview is not None:
+        caption = joined(" ", (caption, "Of all ranks, those shown in full have bars."))
     roles = _roles(analysis)
     return StepFigure(caption=caption, roles=roles, bars=tuple(bars), figure=_bar_figure(shown, roles))
 

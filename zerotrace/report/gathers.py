@@ -58,12 +58,15 @@ class GathersSection:
     held_note: str | None
 
 
-def gathers_section(analysis: Analysis, payload: TimelinePayload) -> GathersSection | None:
+def gathers_section(
+    analysis: Analysis, payload: TimelinePayload, ranks: Sequence[GatherGroup]
+) -> GathersSection | None:
     """The section; ``None`` where nothing is gathered.
 
     Args:
         analysis: every number.
         payload: knows where the timeline starts to count.
+        ranks: of the gathers by rank those that have a row.
     """
     report = analysis.gathers
     if report is None:
@@ -74,7 +77,7 @@ def gathers_section(analysis: Analysis, payload: TimelinePayload) -> GathersSect
     return GathersSection(
         report=report,
         lead=joined(" ", (gather_lead(report), *gather_remarks(report))),
-        groups=_groups(report),
+        groups=_groups(report, ranks),
         modules=_modules(report),
         module_rows=report.modules[:MAX_ROWS],
         slack=_slack(report.slack),
@@ -83,11 +86,11 @@ def gathers_section(analysis: Analysis, payload: TimelinePayload) -> GathersSect
     )
 
 
-def _groups(report: GatherReport) -> tuple[GroupRow, ...]:
+def _groups(report: GatherReport, ranks: Sequence[GatherGroup]) -> tuple[GroupRow, ...]:
     rows = [GroupRow(what="all", name="all gathers", group=report.total)] if report.total else []
     rows += [GroupRow(what="kind", name=group.kind.value, group=group) for group in report.kinds if group.kind]
     rows += [GroupRow(what="phase", name=group.phase.value, group=group) for group in report.phases if group.phase]
-    rows += [GroupRow(what="rank", name=f"rank {group.rank}", group=group) for group in report.ranks[:MAX_ROWS]]
+    rows += [GroupRow(what="rank", name=f"rank {group.rank}", group=group) for group in ranks[:MAX_ROWS]]
     return tuple(rows)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from zerotrace.model import Lateness, Stragglers
 from zerotrace.report.words import counted, tell
 
-#: Ranks in the table.
+#: Ranks in the table; the second where all else shows some ranks only.
 MAX_RANKS = 512
+MAX_OF_MANY = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +22,18 @@ class LatenessPart:
     """Which ranks are shown, if not all are."""
 
 
-def lateness_part(stragglers: Stragglers | None) -> LatenessPart | None:
-    """The part of the section; ``None`` where no collective was matched."""
+def lateness_part(stragglers: Stragglers | None, many_ranks: bool = False) -> LatenessPart | None:
+    """The part of the section; ``None`` where no collective was matched.
+
+    Args:
+        stragglers: who is late.
+        many_ranks: whether there are so many ranks that the page shows some of them.
+    """
     if stragglers is None:
         return None
     ranks, note = stragglers.ranks, None
-    if len(ranks) > MAX_RANKS:
-        ranks = tuple(sorted(ranks, key=lambda lateness: -lateness.late_ns)[:MAX_RANKS])
-        note = tell("The {} of {} ranks with the most lateness.", counted(MAX_RANKS), counted(len(stragglers.ranks)))
+    most = MAX_OF_MANY if many_ranks else MAX_RANKS
+    if len(ranks) > most:
+        ranks = tuple(sorted(ranks, key=lambda lateness: -lateness.late_ns)[:most])
+        note = tell("The {} of {} ranks with the most lateness.", counted(most), counted(len(stragglers.ranks)))
     return LatenessPart(sentence=stragglers.sentence, rows=ranks, note=note)

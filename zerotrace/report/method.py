@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotrace.model import Analysis, Attribution, Category, ClockReport, HtaOverlap, KernelTime, Mode
+from zerotrace.model import Analysis, Attribution, Category, ClockReport, HostClock, HtaOverlap, KernelTime, Mode
 from zerotrace.report.summary import UNKNOWN
 from zerotrace.report.words import joined, shown, tell
 from zerotrace.units import NS_PER_MS, format_count, format_ns
@@ -16,6 +16,9 @@ from zerotrace.units import NS_PER_MS, format_count, format_ns
 #: Recorded variables that nobody chose for the run: a label of the container image, and what a capture on the CPU
 #: sets by itself.
 _NOT_CHOSEN = frozenset({"NCCL_VERSION", "DS_ACCELERATOR", "GLOO_SOCKET_IFNAME"})
+
+#: Hosts in the table of clocks.
+MAX_HOSTS = 64
 
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -307,6 +310,14 @@ def clock_text(clock: ClockReport) -> str:
         "where ranks are compared, and in the timeline; the tables keep each rank’s own clock.",
         compared,
     )
+
+
+def clock_hosts(clock: ClockReport) -> tuple[HostClock, ...]:
+    """The hosts that have a row: all, or those on which most is left where there are more than :data:`MAX_HOSTS`."""
+    if len(clock.hosts) <= MAX_HOSTS:
+        return clock.hosts
+    worst = sorted(clock.hosts, key=lambda host: -(host.residual_worst_ns or 0))[:MAX_HOSTS]
+    return tuple(host for host in clock.hosts if host in worst)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

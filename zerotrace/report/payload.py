@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from zerotrace.model import Analysis, Category
 from zerotrace.report.bands import BandRows, band_note, rank_bands
+from zerotrace.report.blob import Blob, Column
 from zerotrace.report.embed import printable
 from zerotrace.report.late import LateGathers, late_gathers
 from zerotrace.report.meetings import Meetings
@@ -47,16 +48,6 @@ from zerotrace.tables import BoolArray
 _ESCAPE = 0xFFFFFFFF
 _MAX_EXACT = 1 << 53
 _MAX_SHORT_LANES = 1 << 16
-
-
-@dataclass(frozen=True)
-class Column:
-    """Where one column of a group lies in the blob."""
-
-    offset: int
-    width: int
-    """Bytes a value, one plane each, lowest first."""
-    count: int
 
 
 @dataclass(frozen=True)
@@ -124,27 +115,6 @@ class TimelinePayload:
     data: bytes = field(repr=False)
 
 
-class _Blob:
-    """Bytes that grow, and the positions of what was put in."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def append(self, values: Ints, width: int) -> Column:
-        little = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
-        return self.append_bytes(np.ascontiguousarray(little.T).tobytes(), width)
-
-    def append_bytes(self, data: bytes, width: int = 1) -> Column:
-        column = Column(self._size, width, len(data) // width)
-        self._parts.append(data)
-        self._size += len(data)
-        return column
-
-    def getvalue(self) -> bytes:
-        return b"".join(self._parts)
-
-
 def encode_timeline(
     analysis: Analysis, events: Iterable[tuple[int, pa.Table]], tables: Mapping[str, pa.Table] | None = None
 ) -> TimelinePayload:
@@ -169,7 +139,7 @@ def encode_timeline(
         labelled += rank_bands(rank, table, names)
     rows.sort(key=lambda group: (group.rank, -1 if group.device is None else group.device))
     bases, note = _time_bases(analysis, rows)
-    blob = _Blob()
+    blob = Blob()
     groups = tuple(_encode_group(group, bases[group.rank], meetings, blob) for group in rows)
     bands = tuple(_encode_bands(found, bases[found.rank], blob) for found in labelled if found.rank in bases)
     late = late_gathers(analysis, tables.get(GATHERS.name), bases, names)
@@ -204,7 +174,7 @@ class _Times:
     columns: dict[str, Column]
 
 
-def _encode_times(start: Ints, duration: Ints, base_ns: int, blob: _Blob) -> _Times:
+def _encode_times(start: Ints, duration: Ints, base_ns: int, blob: Blob) -> _Times:
     deltas = np.diff(start, prepend=start[:1])
     return _Times(
         first_ns=int(start[0]) - base_ns,
@@ -221,7 +191,7 @@ def _late_json(late: LateGathers) -> bytes:
     return json.dumps(late.groups, separators=(",", ":")).encode()
 
 
-def _encode_group(rows: Rows, base_ns: int, meetings: Meetings | None, blob: _Blob) -> Group:
+def _encode_group(rows: Rows, base_ns: int, meetings: Meetings | None, blob: Blob) -> Group:
     comm = rows.category == CATEGORIES.index(Category.COMM.value)
     times = _encode_times(rows.start, rows.duration, base_ns, blob)
     return Group(
@@ -245,14 +215,14 @@ def _encode_group(rows: Rows, base_ns: int, meetings: Meetings | None, blob: _Bl
     )
 
 
-def _meeting_columns(rows: Rows, comm: BoolArray, meetings: Meetings | None, blob: _Blob) -> dict[str, Column]:
+def _meeting_columns(rows: Rows, comm: BoolArray, meetings: Meetings | None, blob: Blob) -> dict[str, Column]:
     if meetings is None:
         return {}
     number, wait = meetings.of_rows(rows.rank, rows.event[comm])
     return {"meeting": blob.append(number + 1, 4), "wait": blob.append(wait, 6)}
 
 
-def _encode_bands(rows: BandRows, base_ns: int, blob: _Blob) -> Bands:
+def _encode_bands(rows: BandRows, base_ns: int, blob: Blob) -> Bands:
     times = _encode_times(rows.start, rows.duration, base_ns, blob)
     return Bands(
         rank=rows.rank,

@@ -57,12 +57,14 @@ function describeMeeting(timeline, group, row) {
   const lines = [];
   if (last !== null) {
     const own = group.rank === last ? "this rank comes last, the others wait for it" : `waits ${nsText(group.wait[row])} for rank ${last}, which comes last`;
-    lines.push(members.length > 1 ? own : `rank ${last} comes last`);
+    lines.push(found > 1 ? own : `rank ${last} comes last`);
   } else lines.push(skew ? `several ranks come last; this one waits ${nsText(group.wait[row])}` : "all ranks come at one moment: nobody waits");
   const waits = members.map((member) => ({ rank: member.group.rank, wait: member.group.wait[member.row] }));
   const longest = waits.length > MAX_WAITS ? [...waits].sort((a, b) => b.wait - a.wait).slice(0, MAX_WAITS) : waits;
   const rest = waits.length > MAX_WAITS ? ` · ${waits.length - MAX_WAITS} others wait less` : "";
-  if (skew) lines.push(`waits: ${longest.map(({ rank, wait }) => `rank ${rank} ${nsText(wait)}`).join(" · ")}${rest}`);
+  // Of many ranks some have lanes: what the others wait is not on the page.
+  const elsewhere = page.rankMap && found > members.length ? ` · ${found - members.length} members have no lanes here` : "";
+  if (skew) lines.push(`waits: ${longest.map(({ rank, wait }) => `rank ${rank} ${nsText(wait)}`).join(" · ")}${rest}${elsewhere}`);
   const parts = [`skew ${nsText(skew)}`, `transfer ${nsText(transfer)}`, size !== null && bytesText(size), busbw !== null && `${Number(busbw.toPrecision(3))} GB/s on the bus`];
   lines.push(parts.filter(Boolean).join(" · "));
   if (size_of_group !== null && found < size_of_group) lines.push(`${found} of ${size_of_group} members are in the traces: waits are lower bounds`);

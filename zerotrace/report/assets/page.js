@@ -29,6 +29,7 @@ function connectWindows() {
 async function startPage() {
   if (isTooOld()) return;
   let timeline = null;
+  let map = null;
   const bars = document.getElementById("step-bars");
   const barsDrawn = () => bars?.classList.contains("js-plotly-plot");
   const onStep = ([rank, device, step]) => {
@@ -42,6 +43,7 @@ async function startPage() {
   const repaint = () => {
     if (barsDrawn()) drawBars(bars, onStep);
     if (timeline?.started) timeline.redraw();
+    if (map?.drawn) map.draw();
     repaintCharts();
   };
   connectPage(repaint);
@@ -57,9 +59,15 @@ async function startPage() {
     timeline = new Timeline(await readTimeline());
     parts.push(whenNear(timeline.box, () => timeline.redraw()));
   }
+  const mapped = document.getElementById("rank-map");
+  if (mapped) {
+    map = new RankMap(mapped, await inflate("ranks-data"), onStep);
+    parts.push(whenNear(mapped, () => map.draw()));
+    new ResizeObserver(() => map.drawn && map.draw()).observe(mapped);
+  }
   parts.push(...connectCharts());
   document.documentElement.classList.add("ready");
-  return { timeline, all: Promise.all(parts) };
+  return { timeline, map, all: Promise.all(parts) };
 }
 
 const started = startPage();
@@ -113,5 +121,13 @@ window.zerotrace = {
       lanes: Object.fromEntries(picture.rows.map(({ lane, marks, heat }) => [lane.key, { marks, share: Array.from(heat.share), touched: Array.from(heat.touched) }])),
     };
   },
+  /** What the map of many ranks draws: for each figure and step the rank that stands in each column of pixels. */
+  ranks: async () => {
+    const { map } = await started;
+    const drawn = [...map.figures].map(([name, figure]) => [name, map.steps.map((_, line) => Array.from({ length: map.bins }, (_, k) => map.ranks[figure.furthest(line, ...map.columns(k))] ?? null))]);
+    return { steps: map.steps, drawn: Object.fromEntries(drawn) };
+  },
+  ranksCsv: async () => (await started).map.ranksCsv(),
+  rankStepsCsv: async () => (await started).map.stepsCsv(),
   tableCsv,
 };

@@ -7,13 +7,18 @@ function csvCell(text) {
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** The table as CSV: names of the columns as the Parquet tables have them, values as `<data>` holds them. */
+/** Rows under names of their columns as CSV. */
+function csvText(names, rows) {
+  return [names, ...rows].map((row) => row.map((value) => csvCell(String(value))).join(",")).join("\r\n") + "\r\n";
+}
+
+/** The table as CSV: names of the columns as the Parquet tables have them, values as `<data>` holds them, if there is one. */
 function tableCsv(table) {
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.name);
   const rows = [...table.tBodies[0].rows].map((row) =>
     [...row.cells].map((cell) => cell.dataset.value ?? (isWords(cell) ? undefined : cell.querySelector("data")?.value) ?? cell.textContent.trim()),
   );
-  return [names, ...rows].map((row) => row.map(csvCell).join(",")).join("\r\n") + "\r\n";
+  return csvText(names, rows);
 }
 
 /** Whether a cell is read as words, though figures stand in them. */
@@ -34,10 +39,10 @@ function connectTables() {
     button.addEventListener("click", () => download(tableCsv(document.getElementById(button.dataset.csv)), "text/csv", button.dataset.file));
   }
   for (const button of document.querySelectorAll("[data-json]")) {
-    button.addEventListener("click", () => {
-      const value = JSON.parse(document.getElementById(button.dataset.json).textContent);
-      download(JSON.stringify(value, null, 1), "application/json", button.dataset.file);
-    });
+    const packed = document.getElementById(button.dataset.json).type === "text/plain";
+    const text = lazily(async () => (packed ? new TextDecoder().decode(await inflate(button.dataset.json)) : document.getElementById(button.dataset.json).textContent));
+    // As it stands: read and written again it would lose nanoseconds, which a double does not hold since 1970.
+    button.addEventListener("click", async () => download(await text(), "application/json", button.dataset.file));
   }
   for (const button of document.querySelectorAll("[data-text]")) {
     button.addEventListener("click", () => {
