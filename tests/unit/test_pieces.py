@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,102 @@ def test_what_cannot_be_cut_is_left_to_the_reader_of_wholes(text: str, tmp_path:
     path.write_text(text)
     with pytest.raises(UncutError):
         read_cut(path)
+
+
+@pytest.mark.parametrize("second", ["[]", '[{"ph": "X"}]'])
+def test_two_lists_of_events_are_refused(second: str, tmp_path: Path) -> None:
+    path = steps().write(tmp_path)
+    path.write_text(path.read_text().rstrip().removesuffix("}") + f', "traceEvents": {second}}}')
+    with pytest.raises(TraceError, match="two lists of traceEvents"):
+        ingest_rank(path)
+
+
+def test_a_list_inside_of_something_else_is_not_the_traces_own(tmp_path: Path) -> None:
+    path = steps().write(tmp_path)
+    at_once = ingest_rank(path)
+    inner = steps(1).events
+    path.write_text(json.dumps({"merged_from": {"traceEvents": inner}, **json.loads(path.read_text())}))
+    assert ingest_rank(path).events.equals(at_once.events)
+    path.write_text(json.dumps({"merged_from": {"traceEvents": inner}, "traceEvents": []}))
+    with pytest.raises(TraceError) as caught:
+        ingest_rank(path)
+    assert caught.value.code == "empty_trace"
+
+
+ODD = [
+    {"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": []},
+    {"ph": "(", "name": "another phase", "ts": 1},
+    {"name": "no phase", "ts": 1},
+    {"ph": "i", "name": "Record Window End", "ts": 1, "args": []},
+    None,
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_entry_costs_no_other_anything(odd: Any, tmp_path: Path) -> None:
+    def trace() -> TraceBuilder:
+        found = steps(2)
+        for at, total, changed in ((5, 10, 10), (1500, 4096, 4086)):
+            args = {"Total Allocated": total, "Bytes": changed, "Device Type": 1, "Device Id": 0}
+            found.event(ph="i", cat="cpu_instant_event", name="[memory]", pid=1, tid=1, ts=at, args=args)
+        return found
+
+    clean = ingest_rank(trace().write(tmp_path / "clean"))
+    path = trace().write(tmp_path / "odd")
+    text = json.loads(path.read_text())
+    text["traceEvents"].insert(1, odd)
+    path.write_text(json.dumps(text))
+    assert [memory.peak_bytes for memory in clean.profiled] == [4096]
+    assert ingest_rank(path).profiled == clean.profiled
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ph": "X", "cat": "ac2g", "name": "a span", "ts": 0, "dur": 1},
+        {"ph": "X", "cat": "fwdbwd", "name": "a span", "ts": 5, "dur": -1},
+        {"ph": "i", "cat": "python_function", "name": "[memory]", "ts": 5, "args": {"Total Allocated": 7}},
+    ],
+)
+def test_python_frames_beside_it_change_nothing_of_an_odd_event(odd: dict[str, Any], tmp_path: Path) -> None:
+    read = []
+    for num_frames in (0, 50):
+        trace = steps(1)
+        trace.event(**odd)
+        for frame in range(num_frames):
+            trace.host(f"frame {frame}", 1, 2, cat="python_function")
+        read.append(ingest_rank(trace.write(tmp_path / str(num_frames))))
+    few, many = read
+    assert few.events.to_pylist() == many.events.to_pylist()
+    assert (few.profiled, few.first_ns) == (many.profiled, many.first_ns)
+    assert [note.message for note in few.diagnostics] == [note.message for note in many.diagnostics]
+
+
+def test_an_event_with_many_objects_costs_about_what_it_costs_as_a_whole(tmp_path: Path) -> None:
+    """Each of its objects looks like the border of an event."""
+    trace = steps(2)
+    path = trace.write(tmp_path)
+    listed = ",".join(['{"a":1}'] * 1_500_000)
+    text = path.read_text().rstrip()
+    event = f'{{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1,"args":{{"L":[{listed}]}}}}'
+    path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{event},', 1))
+    assert path.stat().st_size > 5 * pieces._PIECE
+    begun = time.process_time()
+    TracePieces(TraceText(path)).whole()
+    at_once = time.process_time() - begun
+    events, _, _ = read_cut(path)
+    assert len(events) == len(trace.events) + 1
+    assert time.process_time() - begun - at_once < 40 * at_once + 1
+
+
+def test_a_byte_order_mark_shifts_no_place(tmp_path: Path) -> None:
+    path = steps(1).write(tmp_path)
+    data = path.read_bytes().replace(b"ProfilerStep#0", b"Profiler\x01Step#0", 1)
+    path.write_bytes(b"\xef\xbb\xbf" + data)
+    reader, whole = (TracePieces(TraceText(path)) for _ in range(2))
+    list(reader.cut())
+    whole.whole()
+    assert reader.diagnostics == whole.diagnostics != []
 
 
 def test_a_list_that_ends_in_no_event_is_read_as_a_whole(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from itertools import islice
@@ -22,6 +23,8 @@ _TRACE_EVENTS_KEY = b'"traceEvents"'
 
 # Keys that a trace has once; inside of a text their quotation marks are escaped.
 _ONCE = tuple(re.compile(rb'(?<!\\)"' + key + rb'"\s*:') for key in (b"schemaVersion", b"traceEvents"))
+
+_NOT_BLANK = re.compile(rb"\S")
 
 _NOT_A_TRACE = (
     "expected is JSON as torch.profiler writes it, with traceEvents; give the traces by name, or move this away"
@@ -121,13 +124,21 @@ _KEPT_CATS = (
     "gpu_user_annotation", "overhead",
 )  # fmt: skip
 _STACK_CAT = "python_function"
-_SKIPPED_CATS = (_STACK_CAT, "ac2g", "fwdbwd")
+_FLOW_CATS = ("ac2g", "fwdbwd")
 _KEPT = tuple(
     msgspec.defstruct(f"_Cat_{cat}", [], bases=(_ByCategory,), namespace={"cat": cat}, tag_field="cat", tag=cat)
     for cat in _KEPT_CATS
 )
-_SKIPPED = tuple(msgspec.defstruct(f"_Cat_{cat}", [], gc=False, tag_field="cat", tag=cat) for cat in _SKIPPED_CATS)
-_AnyCategory: TypeAlias = Union[_KEPT + _SKIPPED]  # type: ignore[valid-type]  # noqa: UP007
+_STACK, *_FLOWS = (
+    msgspec.defstruct(f"_Cat_{cat}", [("ph", Any, None)], gc=False, tag_field="cat", tag=cat)
+    for cat in (_STACK_CAT, *_FLOW_CATS)
+)
+# What each category is in a trace that Kineto wrote; anything else, and the piece is read the other way.
+_USUAL = frozenset(
+    [*((kind, "X") for kind in (*_KEPT, _STACK)), *((kind, phase) for kind in _FLOWS for phase in "sft")]
+)
+_CATEGORIES = (*_KEPT, _STACK, *_FLOWS)
+_AnyCategory: TypeAlias = Union[_CATEGORIES]  # type: ignore[valid-type]  # noqa: UP007
 _BY_PHASE: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_AnyPhase])
 _BY_CATEGORY: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_AnyCategory])
 _STACK_BYTES = f'"{_STACK_CAT}"'.encode()
@@ -153,6 +164,9 @@ class _LooseDocument(Document):
     """The same, for traces in which some entry of ``traceEvents`` is no event."""
 
     traceEvents: list[Any] | None = None  # noqa: N815
+
+
+_LOOSE_KINDS: dict[str, type[Event | Mark]] = {"X": Event, "i": Mark}
 
 
 class _EventTimes(msgspec.Struct, gc=False):
@@ -183,7 +197,7 @@ def decode_events(text: bytes) -> list[Any]:
         except msgspec.ValidationError:
             pass
         else:
-            if all(event.ph == "X" for event in events if type(event) in COMPLETE):
+            if {(type(event), event.ph) for event in events} <= _USUAL:
                 return events
     try:
         return _BY_PHASE.decode(text)
@@ -208,15 +222,20 @@ def decode_document(data: bytes, path: Path) -> tuple[Document, bytes, list[Diag
     text = data.removeprefix(b"\xef\xbb\xbf")
     notes: list[Diagnostic] = []
     try:
-        return _decode(text, path), text, notes
+        document = _decode(text, path)
     except msgspec.DecodeError as error:
         _refuse_hopeless(text, path, error)
+    else:
+        _refuse_two_lists(text, path)
+        return document, text, notes
     text, repairs = repair_json(text)
     notes += [repaired(repair, path) for repair in repairs]
     try:
-        return _decode(text, path), text, notes
+        document = _decode(text, path)
     except msgspec.DecodeError as error:
         raise _invalid(text, path, error) from error
+    _refuse_two_lists(text, path)
+    return document, text, notes
 
 
 def repaired(repair: Repair, path: Path) -> Diagnostic:
@@ -297,13 +316,15 @@ def _decode_loosely(text: bytes, path: Path) -> Document:
     return Document(events, loose.base_time_ns, loose.distributed, loose.device_properties, loose.host_name)
 
 
-def _event_or_blank(entry: Any) -> Event | None:
-    if not isinstance(entry, dict) or entry.get("ph") != "X":
+def _event_or_blank(entry: Any) -> Event | Mark | None:
+    phase = entry.get("ph") if isinstance(entry, dict) else None
+    kind = _LOOSE_KINDS.get(phase) if isinstance(phase, str) else None
+    if kind is None:
         return None
     try:
-        return msgspec.convert(entry, Event)
+        return msgspec.convert(entry, kind)
     except msgspec.ValidationError:
-        return msgspec.convert({**entry, "args": None}, Event)
+        return msgspec.convert({**entry, "args": None}, kind)
 
 
 def _refuse_hopeless(text: bytes, path: Path, error: msgspec.DecodeError) -> None:
@@ -318,7 +339,8 @@ def _refuse_hopeless(text: bytes, path: Path, error: msgspec.DecodeError) -> Non
 
 def _first_byte(text: bytes) -> bytes:
     """The first byte that is not blank, without copying the text."""
-    return text[:256].lstrip()[:1]
+    found = _NOT_BLANK.search(text)
+    return found[0] if found else b""
 
 
 def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
@@ -338,6 +360,19 @@ def _invalid(text: bytes, path: Path, error: msgspec.DecodeError) -> TraceError:
 def _several_documents(text: bytes) -> bool:
     """Whether a key that a trace has once stands there again: two writers, or files put one behind the other."""
     return any(len(list(islice(key.finditer(text), 2))) > 1 for key in _ONCE)
+
+
+def _refuse_two_lists(text: bytes, path: Path) -> None:
+    """Raises where a sound document has two lists of events, of which a decoder takes the last without a word."""
+    if not _several_documents(text):
+        return
+
+    def count_lists(pairs: list[tuple[str, Any]]) -> int:
+        return sum(key == "traceEvents" for key, _ in pairs)
+
+    # Slow, and all but never: a list inside of something else, as in the description of a merged trace, is no other.
+    if json.loads(text.decode("utf-8", "replace"), object_pairs_hook=count_lists) > 1:
+        raise _several_writers(text, path, "two lists of traceEvents")
 
 
 def _several_writers(text: bytes, path: Path, what: str) -> TraceError:

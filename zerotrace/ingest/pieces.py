@@ -28,6 +28,7 @@ _PIECE = 1 << 21
 # No event, and nothing around the events, is as long as this in a trace that is cut.
 _LONGEST = 1 << 26
 
+_LIST_KEY = re.compile(rb'"traceEvents"\s*:')
 _LIST_OPENS = re.compile(rb'"traceEvents"\s*:\s*\[')
 # Both begin with a byte that is looked for at the speed of memory.
 _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]*"\s*:)')
@@ -36,8 +37,11 @@ _EMPTY_LIST = re.compile(rb"\s*\]")
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+# What msgspec says of a text that ends inside of a value.
+_TRUNCATED = "truncated"
+
 # Places that are tried before a text is given up, the last ones first.
-_TRIES = 16
+_TRIES = 8
 _WINDOW = 1 << 14
 
 
@@ -86,7 +90,7 @@ class TracePieces:
         repairs: dict[tuple[str, str], Repair] = {}
         text = _Buffer(self._text.blocks())
         head = text.take_until(_LIST_OPENS)
-        tail = None
+        tail: bytes | None = None
         while tail is None:
             text.fill(_PIECE)
             front = _decode_front(text, repairs)
@@ -95,6 +99,8 @@ class TracePieces:
             text.drop(front.end)
             if front.closes:
                 tail = text.take_all()
+        if _LIST_KEY.search(tail):  # which of several lists is the trace's own takes a look at the whole
+            raise UncutError
         try:
             self.document, _, notes = decode_document(head + b"]" + tail, self._text.path)
         except TraceError as error:
@@ -167,7 +173,10 @@ class _Buffer:
             if found := pattern.search(self.data):
                 head = self.data[: found.end()]
                 self.drop(found.end())
-                return head.removeprefix(_BYTE_ORDER_MARK)
+                if head.startswith(_BYTE_ORDER_MARK):
+                    head = head[len(_BYTE_ORDER_MARK) :]
+                    self.offset -= len(_BYTE_ORDER_MARK)  # places are told without it
+                return head
             if self.ended or size >= _LONGEST:
                 raise UncutError
             size *= 4
@@ -197,12 +206,14 @@ def _decode_front(text: _Buffer, repairs: dict[tuple[str, str], Repair]) -> _Fro
     while True:
         if empty := _EMPTY_LIST.match(text.data):
             return _Front([], b"[]", empty.end(), closes=True)
+        damaged = False
         for cut in _ways_to_cut(text):
             listed = b"[" + text.data[: cut.size] + b"]"
-            events = _decode(listed)
-            if events is not None:
-                return _Front(events, listed, cut.end, cut.closes)
-        for cut in _ways_to_cut(text, tries=1):
+            try:
+                return _Front(decode_events(listed), listed, cut.end, cut.closes)
+            except (msgspec.DecodeError, RecursionError) as error:
+                damaged = damaged or _TRUNCATED not in str(error)  # that is a cut inside of an event
+        for cut in _ways_to_cut(text, tries=1) if damaged else ():
             listed, found = repair_json(b"[" + text.data[: cut.size] + b"]")
             events = _decode(listed) if found else None
             if events is not None:
