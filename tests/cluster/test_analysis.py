@@ -194,7 +194,16 @@ connection.sendall(b"SSH-2.0-OpenSSH_9.2p1")
 """
 
 
-@pytest.mark.parametrize(("kind", "address"), [("dask", "nonsense"), ("dask", "tcp://a:b"), ("ray", "ray://a:10001")])
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        ("dask", "nonsense"),
+        ("dask", "tcp://a:b"),
+        ("dask", "tls://127.0.0.1:1"),
+        ("dask", "http://127.0.0.1:80"),
+        ("ray", "ray://a:10001"),
+    ],
+)
 def test_what_cannot_be_an_address_is_said_to_be_none(kind: str, address: str) -> None:
     pytest.importorskip("joblib")
     assert refused(kind, address).code == "engine_address"

@@ -340,3 +340,25 @@ def write_stacks(path: Path, num_steps: int) -> None:
             )
             file.write((",\n" if step else "") + ",\n".join(rows))
         file.write("\n]}\n")
+
+
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+from zerotrace.errors import ZerotraceError
+from zerotrace.ingest import spool
+from zerotrace.ingest.rank import ingest_rank
+spool._IN_MEMORY = 16
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+try:
+    ingest_rank(Path(sys.argv[1]), folder=Path(sys.argv[2]) if sys.argv[2:] else None)
+except (OSError, ZerotraceError) as error:
+    print(type(error).__name__, getattr(error, "code", ""))
+"""
+
+
+@pytest.mark.parametrize(("where", "said"), [((), "TraceError no_room"), (("here",), "OSError")])
+def test_a_spool_without_room_says_whose_place_is_full(where: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    path = steps().write(tmp_path)
+    command = [sys.executable, "-c", NO_ROOM, str(path), *(str(tmp_path) for _ in where)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == said

@@ -27,6 +27,7 @@ from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory
 from zerotrace.schema import EVENTS
 from zerotrace.site import Site, SiteFile
 from zerotrace.store import CONTRADICTED, EVENTS_PART, EventsWriter, incoming_events, incoming_place, name_events
+from zerotrace.tables import in_one_piece
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
 # rank's may be anything: it is skipped, and that is said.
@@ -274,7 +275,7 @@ def _kept_tables(path: Path, place: Path, order: _Order) -> _Read | tuple[Diagno
         place.mkdir()
         shutil.copyfile(tables_folder(path) / EVENTS.name / EVENTS_PART, place / EVENTS_PART)
         slices = event_slices(place / EVENTS_PART, kept.num_rows)
-        events = pa.concat_tables(needed_rows(events, kept.mode) for events in slices)
+        events = in_one_piece(needed_rows(events, kept.mode) for events in slices)
         return _take_apart(as_trace(kept, events), place, order)
     except (UnfitError, *CONTRADICTED) as error:
         # Whoever may write to the folder may have written anything. The trace is what counts.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
@@ -10,6 +12,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from zerotrace.errors import TraceError
 from zerotrace.ingest.columns import Ints
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -38,20 +41,25 @@ class Spool:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for file in self._files.values():
-            file.close()
+            # Closing writes what is left, for which there may be no room: nobody will read it.
+            with suppress(OSError):
+                file.close()
         self._files.clear()
 
     def append(self, name: str, values: npt.NDArray[Any]) -> None:
         """Adds to a column.
 
         Raises:
-            OSError: there is no room.
+            OSError: there is no room in the folder.
+            TraceError: ``no_room`` in the system's own place for temporary files.
         """
-        file = self._files.get(name)
-        if file is None:
-            folder = None if self._folder is None else str(self._folder)
-            file = self._files[name] = SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115 - closed by __exit__
-        file.write(values.tobytes())
+        with self._room():
+            file = self._files.get(name)
+            if file is None:
+                folder = None if self._folder is None else str(self._folder)
+                file = SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115 - closed by __exit__
+                self._files[name] = file
+            file.write(values.tobytes())
 
     def append_ints(self, name: str, column: Ints) -> None:
         """Adds to a column of which some values are unknown."""
@@ -59,23 +67,35 @@ class Spool:
         self.append(f"{name}?", column.present)
 
     def load(self, name: str, dtype: type[Scalar], begin: int = 0, count: int | None = None) -> npt.NDArray[Scalar]:
-        """A column, or ``count`` of its values from ``begin`` on; empty if nothing was ever added to it."""
+        """A column, or ``count`` of its values from ``begin`` on; empty if nothing was ever added to it.
+
+        Raises:
+            OSError: as :meth:`append`.
+            TraceError: likewise.
+        """
         file = self._files.get(name)
         if file is None:
             return np.empty(0, dtype=dtype)
         width = np.dtype(dtype).itemsize
-        file.seek(begin * width)
-        data = file.read() if count is None else file.read(count * width)
-        file.seek(0, 2)
+        with self._room():  # what was written last may only now get to the disk
+            file.seek(begin * width)
+            data = file.read() if count is None else file.read(count * width)
+            file.seek(0, 2)
         return np.frombuffer(data, dtype=dtype)
 
     def load_ints(self, name: str, begin: int = 0, count: int | None = None) -> Ints:
         """A column of which some values are unknown, or a part of it."""
         return Ints(self.load(name, np.int64, begin, count), self.load(f"{name}?", np.bool_, begin, count))
 
-    def drop(self, name: str) -> None:
-        """Lets go of a column."""
-        for part in (name, f"{name}?"):
-            file = self._files.pop(part, None)
-            if file is not None:
-                file.close()
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._folder is not None:
+                raise
+            raise TraceError(
+                f"the folder for temporary files has no room for the columns of a trace: {error.strerror}",
+                code="no_room",
+                hint="make room there, or set TMPDIR to another folder where the trace is read",
+            ) from error

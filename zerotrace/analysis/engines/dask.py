@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distributed import Client
+from distributed.security import Security
 from joblib._dask import DaskDistributedBackend
 
 from zerotrace.analysis.engines.cluster import (
@@ -98,14 +99,22 @@ def _check_address(address: str) -> None:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if not host or not port:
+    if not host or not port or parts.scheme not in ("tcp", "tls"):
         raise EngineError(
             f"{address!r} is no address of a Dask scheduler",
             code="engine_address",
             hint="expected tcp://HOST:8786, as the scheduler prints it",
         )
-    if parts.scheme == "tcp":  # others wait for the client's word first
+    if parts.scheme == "tcp":
         require_answer(host, port, _SCHEDULER, _is_greeting)
+        return
+    # Here a scheduler waits for the client's word first; and without a certificate no word can be said.
+    if Security().get_connection_args("client").get("ssl_context") is None:
+        raise EngineError(
+            f"{address} speaks TLS, and Dask's configuration here names no certificate",
+            code="engine_address",
+            hint="set distributed.comm.tls in Dask's configuration (ca-file, client.cert, client.key)",
+        )
 
 
 def _is_greeting(begin: bytes) -> bool:
