@@ -76,11 +76,19 @@ def test_it_counts_as_missing_where_no_trace_tells_the_world(tmp_path: Path) -> 
 def test_nobody_can_overlook_it(run: Path) -> None:
     done = CliRunner().invoke(main, ["analyze", str(run), "--no-hta", "--jobs", "1"], prog_name="zerotrace")
     assert done.exit_code == 0
-    assert "rank_1.json: truncated" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert said.index("rank_1.json: truncated") < said.index("compute"), "ahead of every figure"
     assert "rank_1.json: truncated" in (run / "analysis" / "report.html").read_text()
     done = CliRunner().invoke(main, ["analyze", str(run), "--no-hta", "--jobs", "1", "--strict"], prog_name="zerotrace")
     assert done.exit_code == 1
     assert "rank_failed" in done.stderr
+
+
+def test_it_passes_no_gate(run: Path) -> None:
+    analyze([run], options=PLAIN)
+    done = CliRunner().invoke(main, ["check", str(run), "--fail-if", "idle_ratio > 100%"], prog_name="zerotrace")
+    assert done.exit_code == 1
+    assert "rank_1.json: truncated" in " ".join(done.stderr.split())
 
 
 def test_the_first_error_is_raised_if_no_rank_is_left(tmp_path: Path) -> None:

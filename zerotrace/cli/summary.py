@@ -41,6 +41,9 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     """Prints the verdict, one line a rank, and what weakens the figures."""
     console = console or Console(highlight=False)
     console.print(Text(printable(f"{analysis.run_name}  {_described(analysis)}")))
+    groups = group_diagnostics(analysis.diagnostics)
+    for group in (group for group in groups if group.level is Level.ERROR):
+        _print_diagnostics(console, group)
     console.print(Text(analysis.verdict.headline, style="bold"))
     console.print(_ranks_table(analysis))
     if analysis.verdict.unprofiled_step_ns is not None:
@@ -69,7 +72,7 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
         console.print(Text(_first_sentences(analysis.overlap_tax.sentence, 1)))
     if analysis.trust is not None:
         console.print(Text(printable(trust_sentence(analysis.trust))))
-    for group in group_diagnostics(analysis.diagnostics):
+    for group in (group for group in groups if group.level is not Level.ERROR):
         _print_diagnostics(console, group)
 
 
@@ -131,13 +134,19 @@ def _ranks_table(analysis: Analysis) -> Table:
     for name in ("step", "compute", "exposed", "wait", "idle", "overlap"):
         table.add_column(name, justify="right")
     ranks = analysis.ranks
-    shown = ranks if len(ranks) <= _MAX_RANKS else sorted(ranks, key=lambda r: -r.exposed_ns)[:_MAX_RANKS]
+    shown, which = ranks, ""
+    if len(ranks) > _MAX_RANKS and analysis.rank_overview is not None:
+        those = {one.rank for one in analysis.rank_overview.shown}
+        shown = tuple(summary for summary in ranks if summary.rank in those)
+        which = (
+            f"{len(those)} of {analysis.rank_overview.num_ranks} ranks, those that matter most; the page has the rest"
+        )
     several = len({(r.rank, r.device) for r in ranks}) > len({r.rank for r in ranks})
     for summary in shown:
         label = f"{summary.rank}/{summary.device}" if several else str(summary.rank)
         table.add_row(label, *_figures(summary))
-    if len(shown) < len(ranks):
-        table.caption = escape(f"the {_MAX_RANKS} of {len(ranks)} ranks with the most exposed communication")
+    if which:
+        table.caption = escape(which)
     return table
 
 

@@ -10,7 +10,7 @@ from zerotrace.analysis.check.noise import Band, StepFigure, bytes_band, part_ba
 from zerotrace.analysis.findings.noise import FEW_STEPS
 from zerotrace.analysis.work import differences, work_of
 from zerotrace.errors import ComparisonError
-from zerotrace.model import Analysis, Check, CheckedCondition, ComparedFigure, Judgement
+from zerotrace.model import Analysis, Check, CheckedCondition, ComparedFigure, Judgement, Level
 from zerotrace.version import VERSION
 
 # How long a step takes: without a profiler, and with it.
@@ -57,8 +57,14 @@ def check(
         baseline_name=None if baseline is None else baseline_name or baseline.run_name,
         figures=compared,
         failed=any(c.holds for c in judged) or any(figure.judgement is Judgement.WORSE for figure in compared),
-        unknown=tuple(_unknown(judged, compared)),
+        unknown=(*_failed_ranks(run, baseline), *_unknown(judged, compared)),
     )
+
+
+def _failed_ranks(*runs: Analysis | None) -> Iterator[str]:
+    """Errors that a result was made in spite of: the rank that is not in it may be the worst of all."""
+    for run in filter(None, runs):
+        yield from (f"of {run.run_name}, {note.message}" for note in run.diagnostics if note.level is Level.ERROR)
 
 
 def _unknown(judged: Iterable[CheckedCondition], compared: Iterable[ComparedFigure]) -> Iterator[str]:
