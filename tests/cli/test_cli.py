@@ -75,7 +75,7 @@ def test_the_options_are_a_decision() -> None:
     )  # fmt: skip
     assert options["check"] == ["--baseline", "--fail-if", "--json", "--list", "folder"]
     assert options["export"] == ["--force", "--host", "--perfetto", "folder"]
-    assert options["report"] == ["folder"]
+    assert options["report"] == ["--ranks", "folder"]
     assert options["doctor"] == ["--json", "--out"]
     assert options["compare"] == ["--csv", "--force", "--html", "--json", "folders"]
     assert options["ledger"] == sorted(

@@ -351,6 +351,7 @@ def test_a_real_capture_is_joined_as_its_tables_say(open_report: OpenReport, lad
     page.evaluate("hash => history.replaceState(null, '', hash)", f"#t={start},{end}&sel={start},{end}")
     page.reload()
     page.evaluate("zerotrace.ready")
+    page.wait_for_function("async () => (await zerotrace.selection()) !== null")  # drawn when it comes into view
     sums = page.evaluate("zerotrace.selection()")["ranks"][0]
     names = {"compute": "compute_ns", "overlapped": "overlapped_ns", "exposed": "exposed_ns", "copy": "copy_only_ns"}
     assert {name: sums[name] for name in (*names, "idle")} == {

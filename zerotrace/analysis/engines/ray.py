@@ -16,7 +16,7 @@ from typing import Any
 os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.joblib.ray_backend import RayBackend
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -57,7 +57,10 @@ class _Backend(RayBackend):  # type: ignore[misc]
         number = number_of(func)
 
         def tell(out: Any) -> None:
-            callback([(number, Lost(f"Ray gave it up: {_first_line(out)}"))] if isinstance(out, RayError) else out)
+            if isinstance(out, RayError):
+                starting = isinstance(out, ActorUnavailableError)
+                out = [(number, Lost(f"Ray gave it up: {_first_line(out)}", starting=starting))]
+            callback(out)
 
         return super().submit(func, tell)
 

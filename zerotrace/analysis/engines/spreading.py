@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from zerotrace.errors import EngineError
 
 _T = TypeVar("_T")
 
+# How often a process that is starting anew is waited for, and seconds between two looks.
+_STARTS = 10
+_START_S = 0.5
+
 
 @dataclass(frozen=True)
 class Lost:
@@ -20,6 +25,8 @@ class Lost:
 
     reason: str
     """In words, to follow a file's name and a colon."""
+    starting: bool = False
+    """Whether its process was starting anew, after another task took it along: nothing of this task was done."""
 
 
 class Engine(Protocol):
@@ -90,7 +97,13 @@ def spread(
             for place, value in outcomes:
                 yield failed[place], value
     for number in lost:
-        yield number, engine.run_apart(task, work[number])
+        value = engine.run_apart(task, work[number])
+        for _ in range(_STARTS):
+            if not (isinstance(value, Lost) and value.starting):
+                break
+            time.sleep(_START_S)
+            value = engine.run_apart(task, work[number])
+        yield number, value
 
 
 def require_visible(*paths: Path) -> None:
