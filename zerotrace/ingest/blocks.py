@@ -26,9 +26,9 @@ class TraceText:
 
     def __init__(self, path: Path, limits: UnpackLimits | None = None) -> None:
         self.path = path
-        self._stream: _Digesting | None = None
         self.digest = ""
-        """BLAKE2b-128 of these in hexadecimal; known once all blocks were taken."""
+        """BLAKE2b-128 of the file as it lies on disk, in hexadecimal; known once all blocks were taken."""
+        self._stream: _Digesting | None = None
         self._limits = limits or UnpackLimits()
 
     @property

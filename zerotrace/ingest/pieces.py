@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -215,10 +216,10 @@ def _decode_front(text: _Buffer, repairs: dict[tuple[str, str], Repair]) -> _Fro
                 damaged = damaged or _TRUNCATED not in str(error)  # that is a cut inside of an event
         for cut in _ways_to_cut(text, tries=1) if damaged else ():
             listed, found = repair_json(b"[" + text.data[: cut.size] + b"]")
-            events = _decode(listed) if found else None
-            if events is not None:
+            with suppress(msgspec.DecodeError, RecursionError):
+                front = _Front(decode_events(listed), listed, cut.end, cut.closes)
                 _note(found, text.offset - 1, repairs)
-                return _Front(events, listed, cut.end, cut.closes)
+                return front
         if text.ended or len(text.data) >= _LONGEST:
             raise UncutError
         text.fill(4 * len(text.data))  # an event may be longer than a piece
@@ -253,13 +254,6 @@ def _last_matches(pattern: re.Pattern[bytes], data: bytes, tries: int) -> list[_
         if len(found) >= tries or start == 0:
             return found[: -tries - 1 : -1]
         window *= 8
-
-
-def _decode(listed: bytes) -> list[Any] | None:
-    try:
-        return decode_events(listed)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def _note(found: list[Repair], offset: int, repairs: dict[tuple[str, str], Repair]) -> None:

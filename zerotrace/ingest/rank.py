@@ -75,6 +75,7 @@ def ingest_rank(
         try:
             builder, marks = _collect(pieces.cut(), stack.enter_context(Spool(folder)), text, advance)
         except UncutError:
+            stack.close()  # what was read of it until there means nothing
             builder, marks = _collect([pieces.whole()], stack.enter_context(Spool(folder)), text, None)
         document, diagnostics = pieces.document, pieces.diagnostics
         rank, rank_notes = _rank_of(document, path)
