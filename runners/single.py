@@ -12,34 +12,14 @@ DeepSpeed adds is left out: no communication, no search for overflow, no gradien
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from decoder import GPT2
+from master_adamw import MasterAdamW
+from options import work_options
 from torch import Tensor, nn
 
 from zerotrace.capture import init_process_group, session
 from zerotrace.capture.models import MODELS
-
-
-class MasterAdamW:
-    """torch's AdamW on fp32 copies of bf16 parameters."""
-
-    def __init__(self, params: list[nn.Parameter]) -> None:
-        self.params = params
-        self.master = [nn.Parameter(param.detach().float()) for param in params]
-        self.optimizer = torch.optim.AdamW(self.master, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
-
-    def step(self) -> None:
-        """Update the copies with the gradients of the parameters, and the parameters with the copies."""
-        for param, master in zip(self.params, self.master):
-            assert param.grad is not None
-            master.grad, param.grad = param.grad.float(), None
-        self.optimizer.step()
-        with torch.no_grad():
-            for param, master in zip(self.params, self.master):
-                param.copy_(master)
-                master.grad = None
 
 
 class SingleDevice:
@@ -47,7 +27,7 @@ class SingleDevice:
 
     def __init__(self, model: nn.Module) -> None:
         self.module = model.bfloat16()
-        self.optimizer = MasterAdamW(list(self.module.parameters()))
+        self.optimizer = MasterAdamW(self.module.parameters())
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch."""
@@ -63,20 +43,9 @@ class SingleDevice:
         self.optimizer.step()
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Train a GPT-2 decoder on random tokens on one device.")
-    parser.add_argument("--model", choices=MODELS, default="gpt2-large")
-    parser.add_argument("--micro-batch", type=int, default=4, help="sequences a step")
-    parser.add_argument("--sequence", type=int, default=1024, help="tokens a sequence")
-    parser.add_argument("--steps", type=int, default=10, help="optimizer steps")
-    parser.add_argument("--seed", type=int, default=1337)
-    return parser.parse_args()
-
-
 def main() -> None:
     """Train for ``--steps`` optimizer steps."""
-    args = parse_args()
+    args = work_options("Train a GPT-2 decoder on random tokens on one device.").parse_args()
     config = MODELS[args.model]
     device = init_process_group()
 

@@ -44,9 +44,9 @@ def differences(work: Work, other: Work) -> tuple[str, ...]:
 
 
 def tokens_a_step(manifest: RunManifest) -> int | None:
-    """Tokens that all ranks together train on in a step; ``None`` where the length of a sequence is unknown."""
+    """Tokens that all ranks together train on in a step; ``None`` where that is unknown."""
     work = work_of(manifest)
-    if work.sequence is None:
+    if work.sequence is None or work.micro_batch is None:
         return None
     return manifest.world_size * work.micro_batch * work.num_micro_steps * work.sequence
 
@@ -57,7 +57,9 @@ def _num_micro_steps(manifest: RunManifest) -> int:
     given, batch = (config.get(key) for key in ("gradient_accumulation_steps", "train_batch_size"))
     if isinstance(given, int):
         return given
-    return batch // (manifest.micro_batch * manifest.world_size) if isinstance(batch, int) else 1
+    if not isinstance(batch, int) or manifest.micro_batch is None:
+        return 1
+    return batch // (manifest.micro_batch * manifest.world_size)
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:

@@ -71,7 +71,7 @@ def check_torch(answer: Answer) -> Check:
             "Run `python -c 'import torch'` and mend what it says.",
         )
     text = f"{found['version']} ({'CUDA ' + found['cuda'] if found['cuda'] else 'without CUDA'})"
-    if _version(found["version"]) < MIN_TORCH:
+    if version_of(found["version"]) < MIN_TORCH:
         return _error("torch", text, f"A capture needs torch {_dotted(MIN_TORCH)} or newer.", "pip install -U torch")
     if not found["kineto"]:
         return _error(
@@ -90,16 +90,17 @@ def check_deepspeed(answer: Answer) -> Check:
         return _error(
             "DeepSpeed",
             answer.failure,
-            "DeepSpeed cannot be imported, so that no ZeRO stage can be captured, only `--engine single`.",
+            "DeepSpeed cannot be imported, so that no ZeRO stage can be captured, only torch's own engines "
+            "(`--engine`).",
             "pip install 'zerotrace[capture]'; if it is there, mend what `python -c 'import deepspeed'` says.",
         )
-    version = _version(found["version"])
+    version = version_of(found["version"])
     if version < MIN_DEEPSPEED:
         return _error(
             "DeepSpeed",
             found["version"],
-            f"A capture of a ZeRO stage needs DeepSpeed {_dotted(MIN_DEEPSPEED)} or newer; `--engine single` "
-            "needs none.",
+            f"A capture of a ZeRO stage needs DeepSpeed {_dotted(MIN_DEEPSPEED)} or newer; torch's own "
+            "engines (`--engine`) need none.",
             "pip install -U deepspeed",
         )
     if found["missing"]:
@@ -278,7 +279,8 @@ def _sum_failure(answer: Answer) -> str | None:
     return None
 
 
-def _version(text: str) -> tuple[int, int]:
+def version_of(text: str) -> tuple[int, int]:
+    """The first two numbers of a version; zeros where it has none."""
     numbers = [int(part) for part in text.split("+")[0].split(".")[:2] if part.isdigit()]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zerotrace.capture import checks
 from zerotrace.capture.checks import Answer, Check, Health
-from zerotrace.capture.engines import DEEPSPEED, ENGINES, SINGLE
+from zerotrace.capture.engines import DEEPSPEED, ENGINES, SINGLE, EngineKind
 from zerotrace.capture.machine import missing_packages
 
 _LIMIT_S = 40.0
@@ -64,7 +64,7 @@ def examine(out: Path) -> Diagnosis:
         cuda += [checks.check_cupti(second["cupti"]), checks.check_nccl(second["nccl"], num_ranks)]
         cuda.append(checks.check_shared_memory())
     devices = [name for name, own in (("cuda", cuda), ("cpu", cpu)) if _possible(base + own)]
-    engines = [name for name in ENGINES if devices and (name != DEEPSPEED.name or _possible([deepspeed]))]
+    engines = [kind.name for kind in ENGINES.values() if devices and _has_needs(kind, deepspeed, first["torch"])]
     return Diagnosis(
         checks=(base[0], deepspeed, *base[1:], *cpu, *cuda), devices=tuple(devices), engines=tuple(engines)
     )
@@ -89,6 +89,14 @@ def run_probes(probes: Mapping[str, Sequence[Sequence[str]]], limit_s: float = _
 
 def _possible(checks: Sequence[Check]) -> bool:
     return all(check.health in (Health.OK, Health.WARNING) for check in checks)
+
+
+def _has_needs(kind: EngineKind, deepspeed: Check, torch: Answer) -> bool:
+    """Whether zerotrace's own model can be trained with an engine here."""
+    if kind is DEEPSPEED:
+        return _possible([deepspeed])
+    version = checks.version_of((torch.found or {}).get("version", ""))
+    return kind.runner is not None and (kind.min_torch is None or version >= kind.min_torch)
 
 
 def _all_reduce(backend: str, num_ranks: int, store: Path) -> list[list[str]]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
+from zerotrace.capture.ddp_buckets import describe_buckets
 from zerotrace.capture.ds_settings import plain_config
 from zerotrace.capture.engines import DEEPSPEED
 from zerotrace.capture.handoff import EngineFacts
+from zerotrace.capture.torch_engines import find_parallel, is_ddp, name_engine, read_settings
+from zerotrace.model import BucketRecord
 
 if TYPE_CHECKING:
     import torch
 
 
 class Engine(Protocol):
-    """What trains: DeepSpeed's engine, or an object like the one of ``runners/single.py``.
+    """What trains: DeepSpeed's engine, a model in torch's data parallelism, or an object like those of ``runners/``.
 
-    An ``optimizer`` and functions ``forward``, ``backward`` and ``step`` are labelled where it has them.
+    An ``optimizer`` and functions ``forward``, ``backward`` and ``step`` are labelled where it has them; ``parallel``
+    is the model as torch's data parallelism has it, where ``module`` is the model alone.
     """
 
     module: torch.nn.Module
@@ -31,9 +35,10 @@ def is_deepspeed(engine: Any) -> bool:
 
 
 def describe_engine(engine: Any) -> EngineFacts | None:
-    """What the engine says about its configuration; ``None`` where it is none of DeepSpeed's."""
+    """What the engine says about itself; ``None`` where it is neither DeepSpeed's nor one of torch's."""
     if not is_deepspeed(engine):
-        return None
+        name = name_engine(engine)
+        return EngineFacts(name=name, settings=read_settings(engine)) if name is not None else None
     # The configuration as it was passed; there is no public way to it.
     ds_config = getattr(engine._config, "_param_dict", {})
     return EngineFacts(
@@ -47,3 +52,11 @@ def describe_engine(engine: Any) -> EngineFacts | None:
 def count_params(module: torch.nn.Module) -> int:
     """Ψ: elements of all parameters, tied ones once, whole ones where ZeRO-3 has partitioned them."""
     return sum(int(getattr(param, "ds_numel", param.numel())) for param in module.parameters())
+
+
+def find_buckets(engine: Any) -> tuple[BucketRecord, ...]:
+    """The buckets in which torch's DDP reduces the gradients of an engine; none where it has none."""
+    parallel = find_parallel(engine)
+    if not is_ddp(parallel):
+        return ()
+    return describe_buckets(parallel, {id(param): name for name, param in engine.module.named_parameters()})

@@ -1,8 +1,31 @@
-"""The ways to train that ``--engine`` names: what each needs, and which of ``runners/`` does it."""
+"""The ways to train that ``--engine`` names: what each needs, what can be set, and which of ``runners/`` does it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSetting:
+    """One setting of an engine other than DeepSpeed, as ``--set`` and the options of its runner have it."""
+
+    name: str
+    type: type
+    """``bool``, or ``int`` or ``float``, which are not negative."""
+    default: Any
+    """What the runner does where it is not set."""
+
+    @property
+    def option(self) -> str:
+        """The runner's option."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def arguments(self, value: Any) -> list[str]:
+        """How the runner is told a value."""
+        if self.type is bool:
+            return [self.option if value else self.option.replace("--", "--no-", 1)]
+        return [self.option, str(value)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -11,19 +34,49 @@ class EngineKind:
 
     name: str
     """As ``--engine`` and the manifest have it."""
-    runner: str
-    """Its program in ``runners/``, without the ending."""
+    means: str
+    """What it is, in a few words."""
+    runner: str | None
+    """Its program in ``runners/``, without the ending; ``None`` where the program is always a user's own."""
     packages: tuple[str, ...]
     """Packages that its ranks import."""
     has_stages: bool = False
     """Whether it has ZeRO's stages and takes a DeepSpeed configuration."""
+    takes_scripts: bool = False
+    """Whether a user's own program can train with it."""
     num_ranks: int | None = None
     """The number of ranks that it can have; ``None`` for any."""
+    min_torch: tuple[int, int] | None = None
+    """The first torch that has what its runner needs; ``None`` for any that a capture works with."""
+    settings: tuple[EngineSetting, ...] = ()
 
 
-DEEPSPEED = EngineKind(name="deepspeed", runner="gpt2", packages=("torch", "deepspeed", "psutil"), has_stages=True)
+_TORCH = ("torch", "psutil")
+
+_DDP_SETTINGS = (
+    EngineSetting(name="bucket_cap_mb", type=float, default=25),
+    EngineSetting(name="gradient_as_bucket_view", type=bool, default=False),
+    EngineSetting(name="static_graph", type=bool, default=False),
+)
+
+DEEPSPEED = EngineKind(
+    name="deepspeed",
+    means="DeepSpeed at a ZeRO stage",
+    runner="gpt2",
+    packages=("torch", "deepspeed", "psutil"),
+    has_stages=True,
+    takes_scripts=True,
+)
+
+DDP = EngineKind(
+    name="ddp",
+    means="torch's DistributedDataParallel",
+    runner="ddp",
+    packages=_TORCH,
+    settings=_DDP_SETTINGS,
+)
 
 #: One device and nothing else: the compute baseline.
-SINGLE = EngineKind(name="single", runner="single", packages=("torch", "psutil"), num_ranks=1)
+SINGLE = EngineKind(name="single", means="one device without an engine", runner="single", packages=_TORCH, num_ranks=1)
 
-ENGINES = {engine.name: engine for engine in (DEEPSPEED, SINGLE)}
+ENGINES = {engine.name: engine for engine in (DEEPSPEED, DDP, SINGLE)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.errors import CaptureError, ZerotraceError
-from zerotrace.model import LabelsRecord, RankRecord, WindowKind, WindowRecord
+from zerotrace.model import BucketRecord, LabelsRecord, RankRecord, WindowKind, WindowRecord
 
 #: Names the file that holds a rank's :class:`SessionPlan`, unique to the capture; set only inside of one. Where there
 #: is no launcher to write the file, it holds the plan itself, as JSON.
@@ -43,10 +43,13 @@ class EngineFacts:
 
     name: str
     """A name in :data:`zerotrace.capture.engines.ENGINES`."""
-    stage: int | None
-    """ZeRO stage; ``None`` for an engine that has none, like the next but one."""
-    micro_batch: int
-    ds_config: Mapping[str, Any] | None
+    stage: int | None = None
+    """ZeRO stage; ``None`` for an engine that has none, like the DeepSpeed configuration."""
+    micro_batch: int | None = None
+    """``None`` where only the program itself knows it."""
+    ds_config: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
+    """Those of one of torch's engines, as they are in effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +187,8 @@ class RankReport:
     losses: tuple[float | None, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     engine: EngineFacts | None = None
-    """``None`` where the engine is none of DeepSpeed's."""
+    """``None`` where the engine is none that can be asked."""
+    buckets: tuple[BucketRecord, ...] = ()
     labels: LabelsRecord | None = None
     """How the detailed window was labelled, without the overhead, which takes all ranks."""
     notes: tuple[str, ...] = ()
@@ -227,9 +231,11 @@ def parse_report(text: str) -> RankReport:
     if labels is not None:
         labels = LabelsRecord(hooks=tuple(labels.pop("hooks")), **labels)
     losses, notes = tuple(content.pop("losses")), tuple(content.pop("notes"))
+    buckets = tuple(BucketRecord(params=tuple(bucket.pop("params")), **bucket) for bucket in content.pop("buckets", ()))
     return RankReport(
         record=RankRecord(windows=windows, **record),
         losses=losses,
+        buckets=buckets,
         labels=labels,
         notes=notes,
         engine=_parse_engine(content.pop("engine")),

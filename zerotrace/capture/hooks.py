@@ -1,4 +1,4 @@
-"""Replaces functions of DeepSpeed by wrappers, puts them back, and keeps account of what was not there."""
+"""Replaces functions of DeepSpeed and torch by wrappers, puts them back, and keeps account of what was not there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outermost:
 
 
 class Hooks:
-    """The hooks that are in place, each with a name of ours, and those that this DeepSpeed has no place for."""
+    """The hooks that are in place, each with a name of ours, and those that this engine has no place for."""
 
     def __init__(self) -> None:
         self.installed: list[str] = []
@@ -44,7 +44,7 @@ class Hooks:
         Args:
             hook: our name of the hook.
             owner: what has the function.
-            names: the function's name in the versions of DeepSpeed that are known, latest first.
+            names: the function's name in the versions that are known, latest first.
             make: given the original, makes the wrapper.
         """
         for name in names:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from zerotrace.capture.ddp_labels import DdpLabels
 from zerotrace.capture.hooks import Hooks
 from zerotrace.capture.marks import Marker
 from zerotrace.capture.module_labels import ModuleLabels
 from zerotrace.capture.param_labels import ParamLabels
 from zerotrace.capture.step_labels import StepLabels
+from zerotrace.capture.torch_engines import find_parallel, is_ddp
 from zerotrace.labels import LABEL_VERSION
 from zerotrace.model import LabelsRecord
 
@@ -23,7 +25,7 @@ class LabelHooks:
     on.
 
     Args:
-        engine: what ``deepspeed.initialize`` returned.
+        engine: what trains.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -32,11 +34,12 @@ class LabelHooks:
         self._modules = ModuleLabels(self._marker)
         self._steps = StepLabels(self._marker, self._modules.end_backward)
         model = engine.module
+        param_names = {id(param): name for name, param in model.named_parameters()}
         self._params = ParamLabels(
-            self._marker,
-            {id(module): name for name, module in model.named_modules()},
-            {id(param): name for name, param in model.named_parameters()},
+            self._marker, {id(module): name for name, module in model.named_modules()}, param_names
         )
+        parallel = find_parallel(engine)
+        self._ddp = DdpLabels(self._marker, parallel, param_names) if is_ddp(parallel) else None
         self._hooks: Hooks | None = None
         self._record: LabelsRecord | None = None
 
@@ -55,6 +58,8 @@ class LabelHooks:
         optimizer = getattr(self._engine, "optimizer", None)
         if hasattr(getattr(optimizer, "parameter_offload", optimizer), "get_param_coordinator"):
             self._params.install(optimizer, hooks)
+        if self._ddp is not None:
+            self._ddp.install(hooks)
         self._record = LabelsRecord(version=LABEL_VERSION, hooks=tuple(hooks.installed), missing=hooks.missing)
 
     def record(self, on: bool) -> None:
@@ -64,6 +69,8 @@ class LabelHooks:
     def end_step(self) -> None:
         """Close what a step has left open."""
         self._modules.end_backward()
+        if self._ddp is not None:
+            self._ddp.end_step()
         self._marker.end_all()
 
     def remove(self) -> None:

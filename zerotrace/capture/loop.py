@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from zerotrace.capture import device
-from zerotrace.capture.engine_facts import Engine, count_params, describe_engine
+from zerotrace.capture.engine_facts import Engine, count_params, describe_engine, find_buckets
 from zerotrace.capture.failure import problem_of
 from zerotrace.capture.guard import ProfilerGuard
 from zerotrace.capture.handoff import (
-    EngineFacts,
     OwnOrders,
     RankReport,
     RunFacts,
@@ -190,7 +189,7 @@ class _Recorder:
 
     def __init__(self, engine: Engine, plan: SessionPlan, notes: list[str]) -> None:
         self._engine = engine
-        self._facts = _facts_of(engine, plan)
+        _check_known(engine, plan)
         self._notes = notes
         self._rank = torch.distributed.get_rank()
         self._labels = LabelHooks(engine)
@@ -323,28 +322,28 @@ class _Recorder:
             num_params=count_params(self._engine.module),
             losses=tuple(value if math.isfinite(value := loss.item()) else None for loss in self._losses),
             versions=_versions(),
-            engine=self._facts,
+            # Asked again: some settings are settled in the first steps alone.
+            engine=describe_engine(self._engine),
+            buckets=find_buckets(self._engine),
             labels=self._labels.summary,
             notes=tuple(self._notes),
         )
 
 
-def _facts_of(engine: Engine, plan: SessionPlan) -> EngineFacts | None:
-    """What an engine says of itself, refused early where nothing else will say it.
+def _check_known(engine: Engine, plan: SessionPlan) -> None:
+    """Refuse an engine early of which nobody will say what it is.
 
     Raises:
         CaptureError: it has no model, or nothing is known about its configuration.
     """
-    facts = describe_engine(engine)
     if not isinstance(getattr(engine, "module", None), torch.nn.Module):
         raise CaptureError(
             f"The session was given a {type(engine).__name__} in the place of an engine.",
             code="engine_unknown",
             hint="Pass the first of the values that deepspeed.initialize returns.",
         )
-    if facts is None and plan.own is not None and plan.own.facts.engine is None:
+    if plan.own is not None and plan.own.facts.engine is None and describe_engine(engine) is None:
         raise unknown_engine()
-    return facts
 
 
 def _versions() -> dict[str, str]:

@@ -32,7 +32,7 @@ def build_manifest(
         facts: what was known beforehand; the engine itself has said the rest.
 
     Raises:
-        CaptureError: the engine was none of DeepSpeed's, so that nothing is known about its configuration.
+        CaptureError: the engine was none that is known, so that nothing can be said about its configuration.
     """
     first = reports[0]
     engine = facts.engine or first.engine
@@ -54,6 +54,8 @@ def build_manifest(
         sequence=facts.sequence,
         seed=facts.seed,
         ds_config=plain_config(engine.ds_config),
+        engine_settings=plain_config(first.engine.settings) if first.engine is not None else None,
+        buckets=first.buckets,
         versions=first.versions,
         environment=environment,
         losses=first.losses,
@@ -72,9 +74,10 @@ def _without_tables(reports: Sequence[RankReport]) -> Iterator[str]:
 def unknown_engine() -> CaptureError:
     """An engine whose configuration nobody knows."""
     return CaptureError(
-        "The session was given an engine that deepspeed.initialize has not returned.",
+        "The session was given an engine that is neither DeepSpeed's nor one of torch's.",
         code="engine_unknown",
-        hint="Pass the first of the values that deepspeed.initialize returns.",
+        hint="Pass the first of the values that deepspeed.initialize returns, or the model in torch's data "
+        "parallelism, or an object that has it as `parallel`.",
     )
 
 

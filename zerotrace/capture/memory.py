@@ -9,7 +9,7 @@ import torch
 
 from zerotrace.capture import device
 from zerotrace.capture.handoff import write_json
-from zerotrace.capture.owners import OwnersFile, find_owners
+from zerotrace.capture.owners import OwnersFile, find_owners, find_unlocated
 from zerotrace.capture.snapshot import start_history, take_snapshot, write_snapshot
 from zerotrace.capture.windows import Window
 from zerotrace.model import WindowKind
@@ -22,7 +22,7 @@ class MemoryWindow(Window):
 
     Args:
         num_steps: its steps.
-        engine: what ``deepspeed.initialize`` returned.
+        engine: what trains.
         owners_path: where the owners go.
         snapshot_path: where the snapshot goes.
     """
@@ -65,6 +65,7 @@ class MemoryWindow(Window):
             reserved_bytes=gauges.reserved_bytes if gauges else None,
             workspace_bytes=self._workspace_bytes,
             storages=storages,
+            unlocated=find_unlocated(self._engine, str(device.current())),
         )
         write_json(self._owners_path, owners)
         self.files["owners_file"] = self._owners_path.name

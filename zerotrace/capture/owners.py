@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from zerotrace.capture.torch_engines import find_parallel
+from zerotrace.capture.torch_owners import Claim, claims_of, unlocated_buckets
 from zerotrace.model import Owner
 
 OWNERS_VERSION = 1
@@ -34,6 +36,16 @@ class StorageOwner:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnlocatedStorage:
+    """A storage that is there, but whose address Python cannot ask for: in a snapshot it can be told by its size."""
+
+    bytes: int
+    device: str
+    owner: Owner
+    holder: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnersFile:
     """Content of ``rank_N.owners.json``: who holds what after the last step of the memory window."""
 
@@ -50,6 +62,8 @@ class OwnersFile:
     workspace_bytes: int | None
     """What the libraries' workspaces held before the window."""
     storages: tuple[StorageOwner, ...]
+    unlocated: tuple[UnlocatedStorage, ...] = ()
+    """What torch's DDP holds in C++: its buckets of gradients."""
 
 
 #: Attributes of DeepSpeed's optimizers, and what their tensors are.
@@ -65,8 +79,6 @@ _ATTRIBUTES = (
                            "extra_large_param_to_reduce")),
 )  # fmt: skip
 _STATES = {"exp_avg": Owner.EXP_AVG, "exp_avg_sq": Owner.EXP_AVG_SQ}
-
-_Claim = tuple[Owner, str, torch.Tensor]
 
 #: How deep containers are searched for tensors.
 _DEPTH = 4
@@ -99,8 +111,25 @@ def find_owners(engine: Any) -> tuple[StorageOwner, ...]:
     return tuple(sorted(found.values(), key=lambda storage: (-storage.bytes, storage.address)))
 
 
-def _claims(engine: Any) -> Iterator[_Claim]:
+def find_unlocated(engine: Any, device: str) -> tuple[UnlocatedStorage, ...]:
+    """What an engine holds in storages that Python cannot see.
+
+    Args:
+        engine: what trains.
+        device: where it trains.
+    """
+    parallel = find_parallel(engine)
+    return tuple(
+        UnlocatedStorage(bytes=size, device=device, owner=Owner.REDUCE_BUCKET, holder=holder)
+        for holder, size in (unlocated_buckets(parallel) if parallel is not None else ())
+    )
+
+
+def _claims(engine: Any) -> Iterator[Claim]:
     optimizer = getattr(engine, "optimizer", None)
+    parallel = find_parallel(engine)
+    if parallel is not None:
+        yield from claims_of(parallel)
     # A plain torch optimizer works on the model's own parameters, which are no master copy.
     yield from _of_model(engine.module)
     if optimizer is not None:
@@ -110,7 +139,7 @@ def _claims(engine: Any) -> Iterator[_Claim]:
         yield from _rest("optimizer", optimizer)
 
 
-def _of_model(model: torch.nn.Module) -> Iterator[_Claim]:
+def _of_model(model: torch.nn.Module) -> Iterator[Claim]:
     for name, param in model.named_parameters():
         partition = getattr(param, "ds_tensor", None)
         if partition is None:
@@ -132,7 +161,7 @@ def _of_model(model: torch.nn.Module) -> Iterator[_Claim]:
         yield Owner.OTHER, f"module.{name} (buffer)", buffer
 
 
-def _of_optimizer(optimizer: Any) -> Iterator[_Claim]:
+def _of_optimizer(optimizer: Any) -> Iterator[Claim]:
     for bucket_holder, bucket in _buckets(optimizer):
         yield from ((Owner.REDUCE_BUCKET, holder, tensor) for holder, tensor in _tensors(bucket_holder, bucket))
     for owner, names in _ATTRIBUTES:
@@ -164,7 +193,7 @@ def _buckets(optimizer: Any) -> Iterator[tuple[str, Any]]:
         yield f"optimizer.ipg_buckets[{str(dtype).removeprefix('torch.')}].buffer", bucket.buffer
 
 
-def _rest(name: str, holder: Any) -> Iterator[_Claim]:
+def _rest(name: str, holder: Any) -> Iterator[Claim]:
     for attribute, value in vars(holder).items():
         yield from ((Owner.OTHER, path, tensor) for path, tensor in _tensors(f"{name}.{attribute}", value))
 

@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """A DeepSpeed program of the user, which runs unchanged."""
+    """A training program of the user, which runs unchanged."""
 
     path: Path
     args: tuple[str, ...] = ()
@@ -100,6 +100,9 @@ class CapturePlan:
     """The whole DeepSpeed configuration, as :func:`zerotrace.capture.ds_config.build_ds_config` makes it; ``None`` for
     another engine, or where a script brings its own."""
 
+    engine_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What an engine other than DeepSpeed is told, by the names in its table; the rest is as its runner has it."""
+
     nodes: Nodes = Nodes()
     """The machines of the run."""
 
@@ -135,6 +138,9 @@ class CapturePlan:
             raise ValueError(f"stage is {self.stage}; ZeRO has the stages 0, 1, 2 and 3")
         if not kind.has_stages and (self.stage, self.script, self.ds_config) != (None, None, None):
             raise ValueError(f"stage, script and ds_config are for DeepSpeed; the engine is {self.engine!r}")
+        unknown = set(self.engine_settings) - {setting.name for setting in kind.settings}
+        if unknown:
+            raise ValueError(f"engine_settings has {min(unknown)!r}, which the engine {self.engine!r} does not know")
         if kind.num_ranks not in (None, self.world_size):
             raise ValueError(f"num_ranks is {self.world_size}; the engine {self.engine!r} has {kind.num_ranks}")
 

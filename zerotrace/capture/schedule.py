@@ -34,7 +34,7 @@ def build_windows(plan: SessionPlan, rank: int, engine: Any, labels: LabelHooks)
     Args:
         plan: numbers of steps, and where files go.
         rank: this rank, for the names of its files.
-        engine: what ``deepspeed.initialize`` returned.
+        engine: what trains.
         labels: the engine's label hooks.
     """
     folder = Path(plan.trace_folder)

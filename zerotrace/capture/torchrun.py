@@ -62,8 +62,11 @@ def runner_command(plan: CapturePlan, ds_config: str) -> list[str]:
     if plan.ds_config is not None:
         # The micro-batch is in there.
         options = {**options, "--ds-config": ds_config}
-    runner = find_runner(plan.engine_kind.runner)
-    return [str(runner), *(str(part) for option in options.items() for part in option)]
+    kind = plan.engine_kind
+    assert kind.runner is not None  # otherwise the plan has a script
+    settings = {setting.name: setting for setting in kind.settings}
+    told = [part for name, value in plan.engine_settings.items() for part in settings[name].arguments(value)]
+    return [str(find_runner(kind.runner)), *(str(part) for option in options.items() for part in option), *told]
 
 
 def _meeting(plan: CapturePlan) -> list[str]:

@@ -1,4 +1,4 @@
-"""``zerotrace capture``: run a ZeRO stage, or the single-device baseline, and trace every rank."""
+"""``zerotrace capture``: run a ZeRO stage, or one of its kin in torch, and trace every rank."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from zerotrace.capture.engines import DEEPSPEED, ENGINES
 from zerotrace.capture.models import MODELS
 from zerotrace.capture.plan import DEFAULT_SEED, DEFAULT_TIMEOUT_S, WINDOWS
 from zerotrace.cli.ablate import capture_both, check_ablation
+from zerotrace.cli.engines import engine_lines
 from zerotrace.cli.launching import run_plan
 from zerotrace.cli.many_hosts import capture_on_hosts
 from zerotrace.cli.outcome import print_result, talk
@@ -29,14 +30,17 @@ Examples:
   zerotrace capture --stage 3 --gpus 8
   zerotrace capture --stage 3 --gpus 2 --device cpu --out traces/trial
   zerotrace capture --engine single
+  zerotrace capture --engine ddp --gpus 8 --set bucket_cap_mb=50
   zerotrace capture --stage 2 --gpus 8 --set zero_optimization.reduce_bucket_size=5e7
   zerotrace capture --stage 3 --gpus 8 --ablate prefetch
   zerotrace capture --stage 3 --gpus 8 --script train.py -- --epochs 1
   zerotrace capture --stage 3 --hostfile hosts --script train.py
   srun zerotrace capture --stage 3 --script train.py
 
---engine single trains the same model on one device, without DeepSpeed: the compute baseline that a stage's step time is
-held against. It takes no --stage and no DeepSpeed configuration.
+Other engines do the same work without DeepSpeed. They take no --stage and no DeepSpeed configuration; what --set knows
+with them stands below each.
+
+ENGINES
 
 --ablate prefetch captures stage 3 twice, into DIR and DIR-no-prefetch: as asked for, and with
 stage3_prefetch_bucket_size 0 and overlap_comm false. The difference of the unprofiled steps is said at once, with its
@@ -52,7 +56,7 @@ command is the rank itself, and needs no --gpus.
 The folder is printed on stdout, everything else on stderr. Exit code: 0 when the capture is complete; 1 when it cannot
 start; 2 for a mistake in the options; the exit code of the rank that died (128 + N if signal N ended it); 124 when
 --timeout was reached; 130 after Ctrl-C. Whatever happens, no rank is left running.
-"""
+""".replace("ENGINES", engine_lines())
 
 
 class _CommandWithArgs(click.Command):
@@ -76,7 +80,7 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     type=click.Choice(list(ENGINES)),
     default=DEEPSPEED.name,
     show_default=True,
-    help="What trains. single: one device without an engine.",
+    help="What trains.",
 )
 @click.option("--stage", type=click.Choice(["0", "1", "2", "3"]), help="ZeRO stage; required with DeepSpeed.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of ranks on each machine; on CPUs too.")
@@ -119,7 +123,8 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="One key of the DeepSpeed configuration, dotted; the value is JSON. May be repeated.",
+    help="One key of the DeepSpeed configuration, dotted, or a setting of another engine; the value is JSON. May be "
+    "repeated.",
 )
 @click.option(
     "--ablate",
@@ -133,7 +138,7 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="New folder for the capture.  [traces/stageN or traces/single, or the next free traces/stageN-2 ...]",
+    help="New folder for the capture.  [traces/stageN or traces/ENGINE, or the next free traces/stageN-2 ...]",
 )
 @click.option(
     "--timeout",
@@ -203,12 +208,12 @@ def capture(
     as_json: bool,
     args: tuple[str, ...],
 ) -> None:
-    """Train a few steps at a ZeRO stage and trace every rank.
+    """Train a few steps at a ZeRO stage, or with another engine, and trace every rank.
 
-    Runs a GPT-2 on random tokens with DeepSpeed, or with --script any program that trains with it, through windows: the
-    run as it is (timed), with a profiler that records the device alone (light), with one that records host and device
-    and knows what ZeRO is doing (detailed), and with the allocator's history (memory). The folder gets one Kineto trace
-    a rank, memory snapshots and manifest.json.
+    Runs a GPT-2 on random tokens, or with --script any program that trains with DeepSpeed, through windows: the run as
+    it is (timed), with a profiler that records the device alone (light), with one that records host and device and
+    knows what ZeRO is doing (detailed), and with the allocator's history (memory). The folder gets one Kineto trace a
+    rank, memory snapshots and manifest.json.
     """
     request = Request(
         engine=engine,

@@ -53,7 +53,8 @@ def doctor(ctx: click.Context, out: Path, as_json: bool) -> None:
         talk("No capture is possible here.")
         ctx.exit(1)
     stages = DEEPSPEED.name in diagnosis.engines
-    talk(f"{'A capture' if stages else 'Only --engine single'} is possible on: {', '.join(diagnosis.devices)}")
+    what = "A capture" if stages else f"Only --engine {' or '.join(diagnosis.engines)}"
+    talk(f"{what} is possible on: {', '.join(diagnosis.devices)}")
     talk("Next:")
     what = "--stage 3 --gpus 2" if stages else "--engine single"
     talk(f"zerotrace capture {what}{' --device cpu' if diagnosis.devices == ('cpu',) else ''}")

@@ -107,10 +107,11 @@ class Request:
 
     def _check_plain_engine(self) -> None:
         """Refuse what only DeepSpeed has."""
+        kind = ENGINES[self.engine]
         deepspeed_only = {
             "--stage": self.stage,
             "--ds-config": self.ds_config,
-            "--set": self.settings or None,
+            "--set": (self.settings or None) if not kind.settings else None,
             "--script": self.script,
         }
         if given := [name for name, value in deepspeed_only.items() if value is not None]:
@@ -118,7 +119,7 @@ class Request:
                 f"{_listed(given)} {_belong(given)} to DeepSpeed: leave {'it' if len(given) == 1 else 'them'} out with "
                 f"--engine {self.engine}, which has no ZeRO stage and no DeepSpeed configuration."
             )
-        most = ENGINES[self.engine].num_ranks
+        most = kind.num_ranks
         if most is not None and (self.num_ranks not in (None, most) or self.num_nodes > 1):
             raise click.UsageError(f"--engine {self.engine} trains on one device: leave out --gpus, or pass --gpus 1.")
 
@@ -175,6 +176,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
     """
     from zerotrace.capture.ds_config import read_ds_config
     from zerotrace.capture.ds_settings import parse_setting
+    from zerotrace.capture.engine_settings import check_settings
     from zerotrace.capture.machine import choose_device, require_packages
     from zerotrace.capture.models import find_model
     from zerotrace.capture.nodes import check_endpoint
@@ -187,7 +189,9 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
     file_config = read_ds_config(request.ds_config) if request.ds_config else {}
     check_endpoint(nodes)
     script = _script(request, settings)
-    require_packages(ENGINES[request.engine].packages)
+    kind = ENGINES[request.engine]
+    engine_settings = check_settings(kind, settings) if kind.settings else {}
+    require_packages(kind.packages)
     device = choose_device(request.device, num_ranks)
     defaults = DEFAULTS[device]
     world_size = request.world_size or num_ranks * nodes.num_nodes
@@ -210,6 +214,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
         **asdict(steps),
         timeout_s=request.timeout_s,
         ingest=request.ingest,
+        engine_settings=engine_settings,
         nodes=nodes,
         command=request.command,
         **work,

@@ -24,7 +24,7 @@ class Activations:
 
 
 def decoder_activations(
-    model: ModelShape, micro_batch: int, sequence: int | None, element_bytes: int
+    model: ModelShape, micro_batch: int | None, sequence: int | None, element_bytes: int
 ) -> Activations | None:
     """Activations of one of zerotrace's own decoders; ``None`` for any other.
 
@@ -34,12 +34,14 @@ def decoder_activations(
 
     Args:
         model: from the manifest, or one of the models by name.
-        micro_batch: B.
-        sequence: S; ``None`` where it is not known.
+        micro_batch: B; ``None`` where it is not known.
+        sequence: S; likewise.
         element_bytes: e, of the forward pass.
     """
     layers, heads, hidden, vocab = model.num_layers, model.num_heads, model.hidden_size, model.vocab_size
-    if sequence is None or layers is None or heads is None or hidden is None or vocab is None:
+    if micro_batch is None or sequence is None:
+        return None
+    if layers is None or heads is None or hidden is None or vocab is None:
         return None
     tokens = micro_batch * sequence
     unit = tokens * hidden * element_bytes

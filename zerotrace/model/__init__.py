@@ -42,7 +42,15 @@ from zerotrace.model.gathers import (
     SlackBin,
 )
 from zerotrace.model.hta import HtaIdle, HtaKernelType, HtaOverlap, HtaReport
-from zerotrace.model.manifest import MANIFEST_VERSION, LabelsRecord, ModelShape, RankRecord, RunManifest, WindowRecord
+from zerotrace.model.manifest import (
+    MANIFEST_VERSION,
+    BucketRecord,
+    LabelsRecord,
+    ModelShape,
+    RankRecord,
+    RunManifest,
+    WindowRecord,
+)
 from zerotrace.model.memory import (
     DeepSpeedLedger,
     LadderStep,
@@ -102,6 +110,7 @@ __all__ = [
     "BlockingCheck",
     "BlockingEvidence",
     "Bound",
+    "BucketRecord",
     "Category",
     "Cause",
     "CausePart",

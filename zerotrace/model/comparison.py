@@ -125,8 +125,8 @@ class Work:
 
     model: str
     num_params: int
-    micro_batch: int
-    """Sequences a micro-step."""
+    micro_batch: int | None
+    """Sequences a micro-step; ``None`` where the program has not said it."""
     num_micro_steps: int
     """Micro-steps a step: gradient accumulation."""
     sequence: int | None

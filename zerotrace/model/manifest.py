@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotrace.model.vocabulary import WindowKind
 
-MANIFEST_VERSION = "1.3"
+MANIFEST_VERSION = "1.4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,19 @@ class LabelsRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BucketRecord:
+    """A bucket in which torch's DDP reduces gradients."""
+
+    elements: int
+    """Of all its gradients."""
+    bytes: int
+    dtype: str
+    """``bfloat16``, ``float32`` ..."""
+    params: tuple[str, ...]
+    """All parameters whose gradients it holds, in the order in which these are expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunManifest:
     """What a capture did: enough to repeat it, and to know what its figures mean."""
 
@@ -90,7 +103,7 @@ class RunManifest:
     zerotrace_version: str
     command: tuple[str, ...]
     engine: str
-    """``deepspeed``, or ``single``: one device without an engine."""
+    """A name that ``zerotrace capture --engine`` has: ``deepspeed``, ``ddp``, ``single`` ..."""
     stage: int | None = None
     """ZeRO stage; ``None`` for an engine that has none."""
     world_size: int
@@ -99,12 +112,19 @@ class RunManifest:
     backend: str
     """``nccl`` or ``gloo``."""
     model: ModelShape
-    micro_batch: int
+    micro_batch: int | None = None
+    """Sequences a rank and micro-step; ``None`` where a program without a DeepSpeed configuration has not said it."""
     sequence: int | None = None
     """Tokens a sequence; ``None`` where a user's own program ran."""
     seed: int | None = None
     ds_config: Mapping[str, Any] | None = None
     """The whole DeepSpeed configuration as passed to ``deepspeed.initialize``; ``None`` for another engine."""
+    engine_settings: Mapping[str, Any] | None = None
+    """The settings of one of torch's engines as they were in effect; ``None`` for DeepSpeed and a single device, and
+    before version 1.4."""
+    buckets: tuple[BucketRecord, ...] = ()
+    """The buckets of torch's DDP in the order of their reductions; empty for another engine, and where DDP had not
+    settled them."""
     versions: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change what is measured (``NCCL_*``, ``OMP_NUM_THREADS`` ...)."""
@@ -125,4 +145,4 @@ class RunManifest:
         return _SCHEMES.get(self.engine, self.engine)
 
 
-_SCHEMES = {"single": "single device"}
+_SCHEMES = {"single": "single device", "ddp": "DDP"}
