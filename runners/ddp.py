@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from decoder import GPT2
 from master_adamw import MasterAdamW
-from options import work_options
+from options import add_ddp_options, work_options
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -51,10 +51,7 @@ class DataParallel:
 def parse_args() -> argparse.Namespace:
     """The command line; defaults are DDP's own."""
     parser = work_options("Train a GPT-2 decoder on random tokens with torch's DistributedDataParallel.")
-    switch = argparse.BooleanOptionalAction
-    parser.add_argument("--bucket-cap-mb", type=float, default=25, help="MiB of gradients that are reduced together")
-    parser.add_argument("--gradient-as-bucket-view", action=switch, default=False, help="gradients lie in the buckets")
-    parser.add_argument("--static-graph", action=switch, default=False, help="every step uses the same parameters")
+    add_ddp_options(parser)
     return parser.parse_args()
 
 

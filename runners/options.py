@@ -1,4 +1,4 @@
-"""The options that the runners without DeepSpeed share."""
+"""The options that the runners of torch's own engines share."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def work_options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps")
     parser.add_argument("--seed", type=int, default=1337)
     return parser
+
+
+def add_ddp_options(parser: argparse.ArgumentParser) -> None:
+    """The settings of DistributedDataParallel, with its own defaults."""
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--bucket-cap-mb", type=float, default=25, help="MiB of gradients that are reduced together")
+    parser.add_argument("--gradient-as-bucket-view", action=switch, default=False, help="gradients lie in the buckets")
+    parser.add_argument("--static-graph", action=switch, default=False, help="every step uses the same parameters")

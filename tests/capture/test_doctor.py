@@ -55,19 +55,21 @@ def check_named(diagnosis: doctor.Diagnosis, name: str) -> Check:
 
 def test_a_machine_with_all_there_is_captures_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = answers(monkeypatch)
-    assert (diagnosis.devices, diagnosis.engines) == (("cuda", "cpu"), ("deepspeed", "ddp", "single"))
+    assert (diagnosis.devices, diagnosis.engines) == (("cuda", "cpu"), ("deepspeed", "ddp", "zero1", "fsdp2", "single"))
 
 
 def test_without_deepspeed_the_baseline_can_still_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = answers(monkeypatch, deepspeed=Answer(failure="ModuleNotFoundError: No module named 'deepspeed'"))
-    assert (diagnosis.devices, diagnosis.engines) == (("cuda", "cpu"), ("ddp", "single"))
+    assert (diagnosis.devices, diagnosis.engines) == (("cuda", "cpu"), ("ddp", "zero1", "fsdp2", "single"))
     monkeypatch.setattr(doctor, "examine", lambda _: diagnosis)
     done = CliRunner().invoke(main, ["doctor"])
     assert done.exit_code == 1
     assert "no ZeRO stage can be captured" in done.stdout
     assert done.stderr.splitlines() == [
-        "Only --engine ddp or single is possible on: cuda, cpu", "Next:", "zerotrace capture --engine single",
-    ]  # fmt: skip
+        "Only --engine ddp or zero1 or fsdp2 or single is possible on: cuda, cpu",
+        "Next:",
+        "zerotrace capture --engine single",
+    ]
 
 
 def test_cupti_in_use_by_another_leaves_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

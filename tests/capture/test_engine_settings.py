@@ -50,6 +50,19 @@ def test_settings_become_options_of_the_runner(make_plan: Callable[..., CaptureP
         make_plan(engine="ddp", stage=None, ds_config=None, engine_settings={"bucket_cap": 1})
 
 
+def test_what_this_torch_or_nobody_has_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(engine: str) -> CaptureError:
+        done = CliRunner().invoke(capture, ["--engine", engine, "--gpus", "2", "--device", "cpu"])
+        assert isinstance(done.exception, CaptureError), done.output
+        return done.exception
+
+    assert refused("nanotron-zero1").code == "engine_unavailable"
+    assert "import each other in a circle" in str(refused("nanotron-zero1"))
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.5.1+cu124")
+    assert refused("fsdp2").code == "torch_too_old"
+    assert "needs torch 2.6 or newer; this is torch 2.5.1" in str(refused("fsdp2"))
+
+
 def test_a_torch_engine_needs_no_stage_but_ranks() -> None:
     done = CliRunner().invoke(capture, ["--engine", "ddp", "--device", "cpu"])
     assert done.exit_code == 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotrace.capture.folder import status_of
+from zerotrace.capture.machine import version_of
 from zerotrace.units import format_bytes
 
 #: DeepSpeed and torch from here on are supported; DeepSpeed was tried up to, and including, the second.
@@ -277,12 +278,6 @@ def _sum_failure(answer: Answer) -> str | None:
     if answer.found["sum"] != answer.found["expected"]:
         return f"an all-reduce gave {answer.found['sum']}, not {answer.found['expected']}"
     return None
-
-
-def version_of(text: str) -> tuple[int, int]:
-    """The first two numbers of a version; zeros where it has none."""
-    numbers = [int(part) for part in text.split("+")[0].split(".")[:2] if part.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from zerotrace.capture import checks
 from zerotrace.capture.checks import Answer, Check, Health
 from zerotrace.capture.engines import DEEPSPEED, ENGINES, SINGLE, EngineKind
-from zerotrace.capture.machine import missing_packages
+from zerotrace.capture.machine import missing_packages, version_of
 
 _LIMIT_S = 40.0
 
@@ -95,7 +95,7 @@ def _has_needs(kind: EngineKind, deepspeed: Check, torch: Answer) -> bool:
     """Whether zerotrace's own model can be trained with an engine here."""
     if kind is DEEPSPEED:
         return _possible([deepspeed])
-    version = checks.version_of((torch.found or {}).get("version", ""))
+    version = version_of((torch.found or {}).get("version", ""))
     return kind.runner is not None and (kind.min_torch is None or version >= kind.min_torch)
 
 

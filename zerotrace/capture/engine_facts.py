@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zerotrace.capture.ddp_buckets import describe_buckets
 from zerotrace.capture.ds_settings import plain_config
 from zerotrace.capture.engines import DEEPSPEED
+from zerotrace.capture.fsdp_groups import describe_groups, has_fsdp2
 from zerotrace.capture.handoff import EngineFacts
 from zerotrace.capture.torch_engines import find_parallel, is_ddp, name_engine, read_settings
-from zerotrace.model import BucketRecord
+from zerotrace.model import BucketRecord, ShardGroupRecord
 
 if TYPE_CHECKING:
     import torch
@@ -60,3 +61,8 @@ def find_buckets(engine: Any) -> tuple[BucketRecord, ...]:
     if not is_ddp(parallel):
         return ()
     return describe_buckets(parallel, {id(param): name for name, param in engine.module.named_parameters()})
+
+
+def find_shard_groups(engine: Any) -> tuple[ShardGroupRecord, ...]:
+    """The groups in which torch's FSDP2 gathers the parameters of an engine; none where it has none."""
+    return describe_groups(engine.module) if has_fsdp2(find_parallel(engine)) else ()

@@ -49,6 +49,8 @@ class EngineKind:
     min_torch: tuple[int, int] | None = None
     """The first torch that has what its runner needs; ``None`` for any that a capture works with."""
     settings: tuple[EngineSetting, ...] = ()
+    unavailable: str | None = None
+    """Why nothing can be captured with it."""
 
 
 _TORCH = ("torch", "psutil")
@@ -76,7 +78,38 @@ DDP = EngineKind(
     settings=_DDP_SETTINGS,
 )
 
+ZERO1 = EngineKind(
+    name="zero1",
+    means="DDP with torch's ZeroRedundancyOptimizer",
+    runner="zero1",
+    packages=_TORCH,
+    settings=(*_DDP_SETTINGS, EngineSetting(name="parameters_as_bucket_view", type=bool, default=False)),
+)
+
+FSDP2 = EngineKind(
+    name="fsdp2",
+    means="torch's FSDP2, fully_shard on each block",
+    runner="fsdp2",
+    packages=_TORCH,
+    # Before, fully_shard was private, and its parts had other names.
+    min_torch=(2, 6),
+    settings=(
+        EngineSetting(name="reshard_after_forward", type=bool, default=True),
+        EngineSetting(name="forward_prefetch", type=int, default=0),
+        EngineSetting(name="backward_prefetch", type=int, default=0),
+    ),
+)
+
+NANOTRON = EngineKind(
+    name="nanotron-zero1",
+    means="nanotron's ZeRO-1 optimizer: not available",
+    runner=None,
+    packages=_TORCH,
+    unavailable="nanotron 0.4, its only release on PyPI, cannot be imported: its modules import each other in a circle "
+    "(nanotron.logging, config, parallel.pipeline_parallel), so that no runner could be tried with it",
+)
+
 #: One device and nothing else: the compute baseline.
 SINGLE = EngineKind(name="single", means="one device without an engine", runner="single", packages=_TORCH, num_ranks=1)
 
-ENGINES = {engine.name: engine for engine in (DEEPSPEED, DDP, SINGLE)}
+ENGINES = {engine.name: engine for engine in (DEEPSPEED, DDP, ZERO1, FSDP2, NANOTRON, SINGLE)}

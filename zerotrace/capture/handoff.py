@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.errors import CaptureError, ZerotraceError
-from zerotrace.model import BucketRecord, LabelsRecord, RankRecord, WindowKind, WindowRecord
+from zerotrace.model import BucketRecord, LabelsRecord, RankRecord, ShardGroupRecord, WindowKind, WindowRecord
 
 #: Names the file that holds a rank's :class:`SessionPlan`, unique to the capture; set only inside of one. Where there
 #: is no launcher to write the file, it holds the plan itself, as JSON.
@@ -189,6 +189,7 @@ class RankReport:
     engine: EngineFacts | None = None
     """``None`` where the engine is none that can be asked."""
     buckets: tuple[BucketRecord, ...] = ()
+    shard_groups: tuple[ShardGroupRecord, ...] = ()
     labels: LabelsRecord | None = None
     """How the detailed window was labelled, without the overhead, which takes all ranks."""
     notes: tuple[str, ...] = ()
@@ -231,11 +232,13 @@ def parse_report(text: str) -> RankReport:
     if labels is not None:
         labels = LabelsRecord(hooks=tuple(labels.pop("hooks")), **labels)
     losses, notes = tuple(content.pop("losses")), tuple(content.pop("notes"))
-    buckets = tuple(BucketRecord(params=tuple(bucket.pop("params")), **bucket) for bucket in content.pop("buckets", ()))
+    buckets = tuple(BucketRecord(params=tuple(part.pop("params")), **part) for part in content.pop("buckets"))
+    groups = tuple(ShardGroupRecord(params=tuple(part.pop("params")), **part) for part in content.pop("shard_groups"))
     return RankReport(
         record=RankRecord(windows=windows, **record),
         losses=losses,
         buckets=buckets,
+        shard_groups=groups,
         labels=labels,
         notes=notes,
         engine=_parse_engine(content.pop("engine")),

@@ -54,7 +54,9 @@ class Hooks:
             if isinstance(original, Outermost):
                 owner, name, original = original, "inner", original.inner
             before = vars(owner).get(name, _ABSENT)
-            setattr(owner, name, functools.wraps(original)(make(original)))
+            wrapper = functools.wraps(original)(make(original))
+            is_static = isinstance(before, staticmethod)
+            setattr(owner, name, staticmethod(wrapper) if is_static else wrapper)
             self._undo.append(functools.partial(_restore, owner, name, before))
             self.installed.append(hook)
             return

@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from zerotrace.capture.ddp_labels import DdpLabels
+from zerotrace.capture.fsdp_groups import has_fsdp2
+from zerotrace.capture.fsdp_labels import FsdpLabels
 from zerotrace.capture.hooks import Hooks
 from zerotrace.capture.marks import Marker
 from zerotrace.capture.module_labels import ModuleLabels
 from zerotrace.capture.param_labels import ParamLabels
 from zerotrace.capture.step_labels import StepLabels
-from zerotrace.capture.torch_engines import find_parallel, is_ddp
+from zerotrace.capture.torch_engines import find_parallel, is_ddp, is_zero
+from zerotrace.capture.zero1_labels import label_broadcasts
 from zerotrace.labels import LABEL_VERSION
 from zerotrace.model import LabelsRecord
 
@@ -40,6 +43,8 @@ class LabelHooks:
         )
         parallel = find_parallel(engine)
         self._ddp = DdpLabels(self._marker, parallel, param_names) if is_ddp(parallel) else None
+        self._fsdp = FsdpLabels(self._marker, model) if has_fsdp2(parallel) else None
+        self._param_names = param_names
         self._hooks: Hooks | None = None
         self._record: LabelsRecord | None = None
 
@@ -60,6 +65,10 @@ class LabelHooks:
             self._params.install(optimizer, hooks)
         if self._ddp is not None:
             self._ddp.install(hooks)
+        if self._fsdp is not None:
+            self._fsdp.install(hooks)
+        if is_zero(optimizer):
+            label_broadcasts(self._marker, optimizer, self._param_names, hooks)
         self._record = LabelsRecord(version=LABEL_VERSION, hooks=tuple(hooks.installed), missing=hooks.missing)
 
     def record(self, on: bool) -> None:

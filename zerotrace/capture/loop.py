@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from zerotrace.capture import device
-from zerotrace.capture.engine_facts import Engine, count_params, describe_engine, find_buckets
+from zerotrace.capture.engine_facts import Engine, count_params, describe_engine, find_buckets, find_shard_groups
 from zerotrace.capture.failure import problem_of
 from zerotrace.capture.guard import ProfilerGuard
 from zerotrace.capture.handoff import (
@@ -325,6 +325,7 @@ class _Recorder:
             # Asked again: some settings are settled in the first steps alone.
             engine=describe_engine(self._engine),
             buckets=find_buckets(self._engine),
+            shard_groups=find_shard_groups(self._engine),
             labels=self._labels.summary,
             notes=tuple(self._notes),
         )

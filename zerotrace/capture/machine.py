@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from zerotrace.capture.engines import EngineKind
 from zerotrace.capture.nodes import find_interface
 from zerotrace.capture.plan import Nodes
 from zerotrace.capture.scrub import scrub_text
@@ -47,6 +49,37 @@ def require_packages(names: Sequence[str]) -> None:
             code="package_missing",
             hint="pip install 'zerotrace[capture]'",
         )
+
+
+def require_engine(kind: EngineKind) -> None:
+    """Check that what the ranks of an engine need is installed, without importing it.
+
+    Args:
+        kind: the engine.
+
+    Raises:
+        CaptureError: a package is missing, torch is too old, or nothing can be captured with the engine at all.
+    """
+    if kind.unavailable is not None:
+        raise CaptureError(
+            f"--engine {kind.name}: nothing can be captured with it. {kind.unavailable}.",
+            code="engine_unavailable",
+            hint="--engine zero1 is ZeRO-1 as torch has it, --stage 1 as DeepSpeed has it.",
+        )
+    require_packages(kind.packages)
+    found = importlib.metadata.version("torch")
+    if kind.min_torch is not None and version_of(found) < kind.min_torch:
+        raise CaptureError(
+            f"--engine {kind.name} needs torch {'.'.join(map(str, kind.min_torch))} or newer; this is torch {found}.",
+            code="torch_too_old",
+            hint="pip install -U torch",
+        )
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """The first two numbers of a version; zeros where it has none."""
+    numbers = [int(part) for part in text.split("+")[0].split(".")[:2] if part.isdigit()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
 
 
 def missing_packages(names: Sequence[str]) -> list[str]:

@@ -56,6 +56,7 @@ def build_manifest(
         ds_config=plain_config(engine.ds_config),
         engine_settings=plain_config(first.engine.settings) if first.engine is not None else None,
         buckets=first.buckets,
+        shard_groups=first.shard_groups,
         versions=first.versions,
         environment=environment,
         losses=first.losses,

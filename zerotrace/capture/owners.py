@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zerotrace.capture.torch_engines import find_parallel
-from zerotrace.capture.torch_owners import Claim, claims_of, unlocated_buckets
+from zerotrace.capture.torch_owners import Claim, claims_of, local_of, unlocated_buckets
 from zerotrace.model import Owner
 
 OWNERS_VERSION = 1
@@ -94,7 +94,8 @@ def find_owners(engine: Any) -> tuple[StorageOwner, ...]:
         engine: what trains; no step may be running.
     """
     found: dict[tuple[str, int], StorageOwner] = {}
-    for owner, holder, tensor in _claims(engine):
+    for owner, holder, claimed in _claims(engine):
+        tensor = local_of(claimed)
         if tensor.is_meta or tensor.layout != torch.strided:
             continue
         storage = tensor.untyped_storage()
@@ -171,7 +172,7 @@ def _of_optimizer(optimizer: Any) -> Iterator[Claim]:
                 yield owner, holder, tensor
                 if owner is Owner.MASTER and tensor.grad is not None:
                     yield Owner.GRADS, f"{holder}.grad", tensor.grad
-    inner = getattr(optimizer, "optimizer", optimizer)
+    inner = _innermost(optimizer)
     for number, group in enumerate(getattr(inner, "param_groups", ())):
         for place, param in enumerate(group["params"]):
             # What the optimizer updates and is no parameter of the model, which came first, is a copy of it.
@@ -185,6 +186,16 @@ def _of_optimizer(optimizer: Any) -> Iterator[Claim]:
         for key, value in state.items():
             for holder, tensor in _tensors(f"optimizer.state[{number}].{key}", value):
                 yield _STATES.get(key, Owner.OTHER), holder, tensor
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer that has the states, within those that hold one another: ``optim`` is torch's ZeRO's."""
+    for _ in range(_DEPTH):
+        held = next((vars(optimizer)[name] for name in ("optimizer", "optim") if name in vars(optimizer)), None)
+        if not hasattr(held, "param_groups"):
+            break
+        optimizer = held
+    return optimizer
 
 
 def _buckets(optimizer: Any) -> Iterator[tuple[str, Any]]:

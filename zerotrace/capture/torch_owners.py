@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from zerotrace.capture.ddp_buckets import first_bucket_bytes, read_buckets
+from zerotrace.capture.fsdp_groups import find_groups, has_fsdp2, is_master
 from zerotrace.capture.torch_engines import is_ddp
 from zerotrace.model import Owner
 
@@ -22,6 +23,17 @@ def claims_of(parallel: torch.nn.Module) -> Iterator[Claim]:
     """
     if is_ddp(parallel):
         yield from _ddp_claims(parallel)
+    elif has_fsdp2(parallel):
+        for group in find_groups(parallel):
+            for name, param in group.params:
+                yield from _sharded_claims(f"module.{name}", param)
+            yield from _traffic_claims(group.module, group.group)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor that is sharded; the tensor itself where it is not."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    return local if isinstance(local, torch.Tensor) else tensor
 
 
 def unlocated_buckets(parallel: torch.nn.Module) -> Iterator[tuple[str, int]]:
@@ -45,6 +57,35 @@ def _ddp_claims(ddp: Any) -> Iterator[Claim]:
     for number, bucket in enumerate(read_buckets(ddp) or ()):
         for grad in _grads_in(ddp, bucket.params):
             yield Owner.REDUCE_BUCKET, f"parallel.reducer bucket {number}", grad
+
+
+def _sharded_claims(holder: str, param: Any) -> Iterator[Claim]:
+    """What FSDP2 holds of one parameter: its shard, and in some moments the whole."""
+    yield Owner.MASTER if is_master(param) else Owner.PARAMS, f"{holder} (shard)", param._sharded_param_data
+    for gathered in getattr(param, "all_gather_outputs", ()):
+        yield Owner.GATHERED_PARAMS, f"{holder} (gathered)", gathered
+    resharded = getattr(param, "_sharded_post_forward_param_data", None)
+    if resharded is not None:
+        yield Owner.GATHERED_PARAMS, f"{holder} (resharded after forward)", resharded
+    if param.sharded_param.grad is not None:
+        yield Owner.GRAD_PARTITION, f"{holder}.grad (shard)", local_of(param.sharded_param.grad)
+    whole = [getattr(getattr(param, "_unsharded_param", None), "grad", None), param.unsharded_accumulated_grad]
+    for grad in whole:
+        if grad is not None:
+            yield Owner.GRADS, f"{holder}.grad", local_of(grad)
+
+
+def _traffic_claims(module: str, group: Any) -> Iterator[Claim]:
+    """What the collectives of a group hold while they are under way."""
+    results = [group._all_gather_result, getattr(group.comm_ctx.all_gather_state, "all_gather_result", None)]
+    for result in results:
+        if result is not None:
+            yield Owner.GATHERED_PARAMS, f"module.{module} (all-gather)", result.all_gather_output
+    # One state up to torch 2.11, a list since.
+    states = getattr(group.comm_ctx, "reduce_scatter_states", None)
+    for state in [getattr(group.comm_ctx, "reduce_scatter_state", None)] if states is None else states:
+        if state is not None:
+            yield Owner.REDUCE_BUCKET, f"module.{module} (reduce-scatter)", state.reduce_scatter_input
 
 
 def _grads_in(ddp: Any, params: tuple[torch.nn.Parameter, ...]) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ def engine_lines() -> str:
 
 
 def _lines(kind: EngineKind) -> Iterator[str]:
-    yield f"  {kind.name:8} {kind.means}"
+    yield f"  {kind.name:14} {kind.means}"
     if kind.settings:
         known = ", ".join(f"{setting.name}={json.dumps(setting.default)}" for setting in kind.settings)
-        yield f"  {'':8} {known}"
+        yield f"  {'':14} {known}"

@@ -177,7 +177,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
     from zerotrace.capture.ds_config import read_ds_config
     from zerotrace.capture.ds_settings import parse_setting
     from zerotrace.capture.engine_settings import check_settings
-    from zerotrace.capture.machine import choose_device, require_packages
+    from zerotrace.capture.machine import choose_device, require_engine
     from zerotrace.capture.models import find_model
     from zerotrace.capture.nodes import check_endpoint
     from zerotrace.capture.plan import DEFAULTS, CapturePlan, choose_steps
@@ -191,7 +191,7 @@ def make_plan(request: Request, nodes: Nodes) -> CapturePlan:
     script = _script(request, settings)
     kind = ENGINES[request.engine]
     engine_settings = check_settings(kind, settings) if kind.settings else {}
-    require_packages(kind.packages)
+    require_engine(kind)
     device = choose_device(request.device, num_ranks)
     defaults = DEFAULTS[device]
     world_size = request.world_size or num_ranks * nodes.num_nodes

@@ -49,6 +49,7 @@ from zerotrace.model.manifest import (
     ModelShape,
     RankRecord,
     RunManifest,
+    ShardGroupRecord,
     WindowRecord,
 )
 from zerotrace.model.memory import (
@@ -187,6 +188,7 @@ __all__ = [
     "RunTotals",
     "SentBytes",
     "Setting",
+    "ShardGroupRecord",
     "ShownBecause",
     "ShownRank",
     "ShownReason",

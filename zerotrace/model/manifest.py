@@ -94,6 +94,28 @@ class BucketRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardGroupRecord:
+    """Parameters that torch's FSDP2 gathers, and whose gradients it reduces, together."""
+
+    module: str
+    """Qualified name of the module that ``fully_shard`` was called on; ``""`` is the root."""
+    elements: int
+    """Of the whole parameters, without padding."""
+    padded_elements: int
+    """As they are gathered: each parameter is padded to equal shards."""
+    dtype: str
+    """In which they are gathered."""
+    reduce_dtype: str
+    """In which their gradients are reduced."""
+    num_ranks: int
+    """Ranks over which they are sharded."""
+    reshard_after_forward: bool
+    """Whether they are given back after the forward, and gathered again for the backward."""
+    params: tuple[str, ...]
+    """All of them, in the order in which they are gathered."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunManifest:
     """What a capture did: enough to repeat it, and to know what its figures mean."""
 
@@ -125,6 +147,8 @@ class RunManifest:
     buckets: tuple[BucketRecord, ...] = ()
     """The buckets of torch's DDP in the order of their reductions; empty for another engine, and where DDP had not
     settled them."""
+    shard_groups: tuple[ShardGroupRecord, ...] = ()
+    """The groups of torch's FSDP2, in the order of the model's modules; empty for another engine."""
     versions: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that change what is measured (``NCCL_*``, ``OMP_NUM_THREADS`` ...)."""
@@ -145,4 +169,4 @@ class RunManifest:
         return _SCHEMES.get(self.engine, self.engine)
 
 
-_SCHEMES = {"single": "single device", "ddp": "DDP"}
+_SCHEMES = {"single": "single device", "ddp": "DDP", "zero1": "ZeRO-1 of torch", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
