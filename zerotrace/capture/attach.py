@@ -1,30 +1,32 @@
 """Attaches a session to a training program that knows nothing of it.
 
-``deepspeed.initialize`` is replaced as soon as the program imports DeepSpeed (not earlier: a program may first set
-variables that torch reads on import), so that ``from deepspeed import initialize`` gets the replacement too. The
-engine's ``step`` is then counted, and the session goes through its windows.
+``deepspeed.initialize`` is replaced as soon as the program imports DeepSpeed, so that ``from deepspeed import
+initialize`` gets the replacement too. The engine's ``step`` is then counted, and the session goes through its windows.
+With ``--engine auto`` torch's own engines are looked for too (:mod:`zerotrace.capture.attach_torch`); what comes first
+is what is measured.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import inspect
 import os
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from zerotrace.capture.after_import import after_import
+from zerotrace.capture.attach_torch import TorchWatch
 from zerotrace.capture.ds_config import read_program_config, refuse_comms_logger
 from zerotrace.capture.ds_settings import set_key
 from zerotrace.capture.handoff import AttachOrders, SessionPlan
 from zerotrace.capture.hooks import Function, Outermost
 from zerotrace.capture.limit import current_limit
 from zerotrace.errors import CaptureError
+
+if TYPE_CHECKING:
+    from zerotrace.capture.loop import Session
 
 _LEAVE_S = 10.0
 
@@ -47,32 +49,26 @@ class Attachment:
         self._loss: Any = None
         self._finished = False
         self._error: CaptureError | None = None
+        self._torch = TorchWatch(self._take_torch) if orders.any_engine else None
 
     def install(self) -> None:
-        """Have ``deepspeed.initialize`` replaced when DeepSpeed is imported."""
-        if module := sys.modules.get("deepspeed"):
-            self._patch(module)
-        else:
-            sys.meta_path.insert(0, _AfterImport("deepspeed", self._patch))
+        """Have what trains found when the program imports it."""
+        after_import("deepspeed", self._patch)
+        if self._torch is not None:
+            after_import("torch.optim.optimizer", self._torch.install)
 
     def check_ended(self, program: str) -> None:
         """The program has ended by itself: refuse that if it has not been through all windows.
 
         Raises:
-            CaptureError: it has not, it never called ``deepspeed.initialize``, or it has caught what the capture
-                failed of.
+            CaptureError: it has not, nothing was found that trains, or it has caught what the capture failed of.
         """
         if self._error is not None:
             raise self._error
         if self._session is not None and self._session.error is not None:
             raise self._session.error
         if self._session is None:
-            raise CaptureError(
-                f"{program} ended without a call of deepspeed.initialize that returned an engine with an optimizer, "
-                "so that there was nothing to measure.",
-                code="no_engine",
-                hint="Check the arguments after `--`: does the program train with DeepSpeed?",
-            )
+            raise _no_engine(program, self._torch)
         if not self._finished:
             raise CaptureError(
                 f"{program} ended after {self._session.num_steps} optimizer steps; the windows of this capture need "
@@ -121,7 +117,7 @@ class Attachment:
         config = copy.deepcopy(read_program_config(given))
         model = arguments.get("model")
         own_stage = config.get("zero_optimization", {}).get("stage", 0)
-        if own_stage != self._orders.stage:
+        if self._orders.stage is not None and own_stage != self._orders.stage:
             if model is not None and any(hasattr(param, "ds_id") for param in model.parameters()):
                 raise CaptureError(
                     f"--stage is {self._orders.stage}, but the program has built its model under deepspeed.zero.Init, "
@@ -132,7 +128,8 @@ class Attachment:
             self._notes.append(
                 f"The program's own configuration has stage {own_stage}; --stage {self._orders.stage} replaced it."
             )
-        set_key(config, "zero_optimization.stage", self._orders.stage)
+        if self._orders.stage is not None:
+            set_key(config, "zero_optimization.stage", self._orders.stage)
         for key, value in self._orders.settings:
             _refuse_ignored(key, arguments)
             set_key(config, key, value)
@@ -157,12 +154,38 @@ class Attachment:
                 code="pipeline_engine",
                 hint="Capture a program that trains without pipeline parallelism.",
             )
+        if self._torch is not None:
+            self._torch.remove()
+        session = self._new_session(engine)
+        self._count_steps(engine)
+        session.__enter__()
+
+    def _take_torch(self, engine: Any, num_models: int) -> None:
+        """Count the optimizer steps of a model in torch's data parallelism, from the end of its first one on."""
+        if self._session is not None:
+            return
+        if num_models > 1:
+            self._notes.append(
+                f"The optimizer updates {num_models} models, each in torch's data parallelism; modules, gathers and "
+                "reductions are those of the largest."
+            )
+        session, watch = self._new_session(engine), self._torch
+        assert watch is not None
+
+        def after_step() -> None:
+            self._loss = watch.loss
+            self._after_step()
+
+        engine.count_steps(after_step)
+        session.__enter__()
+
+    def _new_session(self, engine: Any) -> Session:
+        # It imports torch, which the program has done by now.
         from zerotrace.capture.loop import Session
 
-        self._session = Session(engine, self._plan)
-        self._session.notes = self._notes
-        self._count_steps(engine)
-        self._session.__enter__()
+        self._session = session = Session(engine, self._plan)
+        session.notes = self._notes
+        return session
 
     def _count_steps(self, engine: Any) -> None:
         def counted_step(step: Function, *args: Any, **kwargs: Any) -> Any:
@@ -203,49 +226,25 @@ class Attachment:
             self._notes.append(note)
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function on a module right after its first import."""
-
-    def __init__(self, name: str, patch: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._patch = patch
-        self._looking = False
-
-    def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        # Programs also look for a module without importing it, so that this must go on working.
-        if name != self._name or self._looking:
-            return None
-        self._looking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking = False
-        if spec is None or spec.loader is None:
-            return None
-        spec.loader = _PatchingLoader(spec.loader, self._patch)
-        return spec
-
-
-class _PatchingLoader(importlib.abc.Loader):
-    """Another loader, and a function that is called on what it has loaded."""
-
-    def __init__(self, loader: Any, patch: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._patch = patch
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        # importlib.resources and pkgutil ask a module for its loader.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._patch(module)
+def _no_engine(program: str, torch_watch: TorchWatch | None) -> CaptureError:
+    """A program in which nothing was found that could be measured."""
+    if torch_watch is None:
+        return CaptureError(
+            f"{program} ended without a call of deepspeed.initialize that returned an engine with an optimizer, "
+            "so that there was nothing to measure.",
+            code="no_engine",
+            hint="Check the arguments after `--`: does the program train with DeepSpeed? With --engine auto, "
+            "programs of torch's DDP, FSDP and ZeroRedundancyOptimizer are captured too.",
+        )
+    steps = torch_watch.num_steps
+    return CaptureError(
+        f"{program} ended with nothing to measure: no call of deepspeed.initialize that returned an engine with an "
+        f"optimizer, and {steps or 'no'} optimizer step{'' if steps == 1 else 's'}"
+        + (", none of an optimizer that holds parameters of a model in DDP or FSDP." if steps else "."),
+        code="no_engine",
+        hint="The program has to wrap its model in DistributedDataParallel, FullyShardedDataParallel or fully_shard, "
+        "and step a torch.optim.Optimizer of its parameters; check the arguments after `--`.",
+    )
 
 
 def _refuse_ignored(key: str, arguments: Mapping[str, Any]) -> None:

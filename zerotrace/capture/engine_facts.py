@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zerotrace.capture.ddp_buckets import describe_buckets
 from zerotrace.capture.ds_settings import plain_config
 from zerotrace.capture.engines import DEEPSPEED
+from zerotrace.capture.fsdp1 import find_flat_params
 from zerotrace.capture.fsdp_groups import describe_groups, has_fsdp2
 from zerotrace.capture.handoff import EngineFacts
 from zerotrace.capture.torch_engines import find_parallel, is_ddp, name_engine, read_settings
@@ -51,8 +52,10 @@ def describe_engine(engine: Any) -> EngineFacts | None:
 
 
 def count_params(module: torch.nn.Module) -> int:
-    """Ψ: elements of all parameters, tied ones once, whole ones where ZeRO-3 has partitioned them."""
-    return sum(int(getattr(param, "ds_numel", param.numel())) for param in module.parameters())
+    """Ψ: elements of all parameters, tied ones once, whole ones where ZeRO-3 or FSDP has partitioned them."""
+    flat = [flat.elements for flat in find_flat_params(module)]
+    # FSDP1 leaves nothing of its own outside of its flat parameters.
+    return sum(flat) or sum(int(getattr(param, "ds_numel", param.numel())) for param in module.parameters())
 
 
 def find_buckets(engine: Any) -> tuple[BucketRecord, ...]:

@@ -100,6 +100,15 @@ FSDP2 = EngineKind(
     ),
 )
 
+#: Whatever a program of the user's trains with.
+AUTO = EngineKind(
+    name="auto",
+    means="with --script: DeepSpeed, DDP, FSDP1, FSDP2 or ZeroRedundancyOptimizer, whichever the program uses",
+    runner=None,
+    packages=_TORCH,
+    takes_scripts=True,
+)
+
 NANOTRON = EngineKind(
     name="nanotron-zero1",
     means="nanotron's ZeRO-1 optimizer: not available",
@@ -112,4 +121,4 @@ NANOTRON = EngineKind(
 #: One device and nothing else: the compute baseline.
 SINGLE = EngineKind(name="single", means="one device without an engine", runner="single", packages=_TORCH, num_ranks=1)
 
-ENGINES = {engine.name: engine for engine in (DEEPSPEED, DDP, ZERO1, FSDP2, NANOTRON, SINGLE)}
+ENGINES = {engine.name: engine for engine in (DEEPSPEED, DDP, ZERO1, FSDP2, NANOTRON, SINGLE, AUTO)}

@@ -29,8 +29,10 @@ INGEST_SHARE = 0.8
 class AttachOrders:
     """What to do to a program that knows nothing of the capture."""
 
-    stage: int
-    """ZeRO stage, over what the program's own configuration says."""
+    stage: int | None = None
+    """ZeRO stage, over what the program's own configuration says; ``None`` leaves that as it is."""
+    any_engine: bool = False
+    """Whether torch's own engines are looked for too, beside DeepSpeed."""
     settings: tuple[tuple[str, Any], ...] = ()
     """Keys of the DeepSpeed configuration to set, dotted."""
     keep_running: bool = False
@@ -162,8 +164,12 @@ def session_plan(plan: CapturePlan) -> SessionPlan:
     script = plan.script
     attach = None
     if script is not None:
-        assert plan.stage is not None  # a script trains with DeepSpeed
-        attach = AttachOrders(stage=plan.stage, settings=script.settings, keep_running=script.keep_running)
+        attach = AttachOrders(
+            stage=plan.stage,
+            any_engine=not plan.engine_kind.has_stages,
+            settings=script.settings,
+            keep_running=script.keep_running,
+        )
     return SessionPlan(
         num_warmup=plan.num_warmup,
         num_timed=plan.num_timed,

@@ -8,14 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from zerotrace.capture.ddp_labels import DdpLabels
+from zerotrace.capture.fsdp1 import clean_name
+from zerotrace.capture.fsdp1_labels import Fsdp1Labels
 from zerotrace.capture.fsdp_groups import has_fsdp2
 from zerotrace.capture.fsdp_labels import FsdpLabels
 from zerotrace.capture.hooks import Hooks
 from zerotrace.capture.marks import Marker
 from zerotrace.capture.module_labels import ModuleLabels
 from zerotrace.capture.param_labels import ParamLabels
+from zerotrace.capture.program_labels import ProgramLabels
 from zerotrace.capture.step_labels import StepLabels
-from zerotrace.capture.torch_engines import find_parallel, is_ddp, is_zero
+from zerotrace.capture.torch_engines import find_parallel, is_ddp, is_fsdp1, is_zero
+from zerotrace.capture.torch_program import ProgramEngine
 from zerotrace.capture.zero1_labels import label_broadcasts
 from zerotrace.labels import LABEL_VERSION
 from zerotrace.model import LabelsRecord
@@ -36,14 +40,15 @@ class LabelHooks:
         self._marker = Marker()
         self._modules = ModuleLabels(self._marker)
         self._steps = StepLabels(self._marker, self._modules.end_backward)
+        self._program = ProgramLabels(self._marker, self._modules.end_backward)
         model = engine.module
-        param_names = {id(param): name for name, param in model.named_parameters()}
+        param_names = {id(param): clean_name(name) for name, param in model.named_parameters()}
         self._params = ParamLabels(
             self._marker, {id(module): name for name, module in model.named_modules()}, param_names
         )
         parallel = find_parallel(engine)
         self._ddp = DdpLabels(self._marker, parallel, param_names) if is_ddp(parallel) else None
-        self._fsdp = FsdpLabels(self._marker, model) if has_fsdp2(parallel) else None
+        self._fsdp = _fsdp_labels(self._marker, model, parallel)
         self._param_names = param_names
         self._hooks: Hooks | None = None
         self._record: LabelsRecord | None = None
@@ -59,7 +64,10 @@ class LabelHooks:
             return
         self._hooks = hooks = Hooks()
         self._modules.install(self._engine.module, hooks)
-        self._steps.install(self._engine, hooks)
+        if isinstance(self._engine, ProgramEngine):
+            self._program.install(self._engine, hooks)
+        else:
+            self._steps.install(self._engine, hooks)
         optimizer = getattr(self._engine, "optimizer", None)
         if hasattr(getattr(optimizer, "parameter_offload", optimizer), "get_param_coordinator"):
             self._params.install(optimizer, hooks)
@@ -80,6 +88,7 @@ class LabelHooks:
         self._modules.end_backward()
         if self._ddp is not None:
             self._ddp.end_step()
+        self._program.end_step()
         self._marker.end_all()
 
     def remove(self) -> None:
@@ -88,3 +97,9 @@ class LabelHooks:
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
+
+
+def _fsdp_labels(marker: Marker, model: Any, parallel: Any) -> FsdpLabels | Fsdp1Labels | None:
+    if is_fsdp1(parallel):
+        return Fsdp1Labels(marker, model)
+    return FsdpLabels(marker, model) if has_fsdp2(parallel) else None

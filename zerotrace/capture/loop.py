@@ -35,6 +35,7 @@ from zerotrace.capture.place import choose_place
 from zerotrace.capture.plan import DEFAULTS, WINDOWS, at_least, choose_steps, order_windows
 from zerotrace.capture.progress import ProgressWriter
 from zerotrace.capture.schedule import build_windows
+from zerotrace.capture.torch_program import as_engine
 from zerotrace.capture.windows import TimedWindow, Window
 from zerotrace.errors import CaptureError
 from zerotrace.model import RankRecord, WindowRecord
@@ -145,7 +146,7 @@ def session(
     folder. Every rank has to pass the same values. In a ``zerotrace capture`` that command's options hold instead.
 
     Args:
-        engine: what ``deepspeed.initialize`` has returned first, or what stands in its place.
+        engine: what ``deepspeed.initialize`` has returned first, the model in DDP or FSDP, or what stands in its place.
         out: new folder for the capture.
         warmup: warm-up steps; as for ``zerotrace capture`` where not given, like the next two.
         timed: timed steps, without a profiler.
@@ -181,7 +182,7 @@ def session(
             **dataclasses.asdict(num_steps),
             own=OwnOrders(facts=RunFacts(command=(program, *sys.argv[1:]), program=program), out=str(out)),
         )
-    return Session(engine, plan)
+    return Session(as_engine(engine), plan)
 
 
 class _Recorder:

@@ -9,6 +9,7 @@ import torch
 
 from zerotrace.capture.hooks import Hooks
 from zerotrace.capture.marks import Marker, in_backward
+from zerotrace.capture.torch_engines import own_modules
 from zerotrace.labels import Label, LabelEvent, format_label
 
 
@@ -30,7 +31,7 @@ class ModuleLabels:
             hooks.lack("modules", reason)
             return
         handles: list[Any] = []
-        for name, module in model.named_modules():
+        for name, module in own_modules(model):
             marks = _ModuleMarks(name, module, self._marker, self._backward)
             handles.append(module.register_forward_pre_hook(marks.before_forward, with_kwargs=True))
             handles.append(module.register_forward_hook(marks.after_forward, prepend=True))

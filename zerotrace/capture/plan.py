@@ -136,8 +136,12 @@ class CapturePlan:
         kind = self.engine_kind
         if kind.has_stages and self.stage not in (0, 1, 2, 3):
             raise ValueError(f"stage is {self.stage}; ZeRO has the stages 0, 1, 2 and 3")
-        if not kind.has_stages and (self.stage, self.script, self.ds_config) != (None, None, None):
-            raise ValueError(f"stage, script and ds_config are for DeepSpeed; the engine is {self.engine!r}")
+        if not kind.has_stages and (self.stage, self.ds_config) != (None, None):
+            raise ValueError(f"stage and ds_config are for DeepSpeed; the engine is {self.engine!r}")
+        if self.script is not None and not kind.takes_scripts:
+            raise ValueError(f"the engine {self.engine!r} trains zerotrace's own model alone; expected no script")
+        if self.script is None and kind.runner is None:
+            raise ValueError(f"the engine {self.engine!r} needs a script")
         unknown = set(self.engine_settings) - {setting.name for setting in kind.settings}
         if unknown:
             raise ValueError(f"engine_settings has {min(unknown)!r}, which the engine {self.engine!r} does not know")

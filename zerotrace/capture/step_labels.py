@@ -13,7 +13,8 @@ from zerotrace.labels import Label, LabelEvent, Phase, format_label
 
 _STAGE_3 = "_DeepSpeedZeroOptimizer_Stage3"
 
-_OPTIMIZER_STEP = format_label(Label(event=LabelEvent.OPTIMIZER_STEP))
+#: Around all that an optimizer does in a step.
+OPTIMIZER_STEP = format_label(Label(event=LabelEvent.OPTIMIZER_STEP))
 
 
 class StepLabels:
@@ -75,7 +76,7 @@ class StepLabels:
         def step(*args: Any, **kwargs: Any) -> Any:
             if not self._marker.recording:
                 return original(*args, **kwargs)
-            with self._marker.mark(_OPTIMIZER_STEP):
+            with self._marker.mark(OPTIMIZER_STEP):
                 return original(*args, **kwargs)
 
         return step

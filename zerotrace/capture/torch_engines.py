@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from zerotrace.capture.fsdp1 import clean_name
 from zerotrace.capture.fsdp_groups import find_groups, has_fsdp2, is_fsdp2
 
 _MIB = 1 << 20
@@ -56,6 +58,11 @@ def inner_model(parallel: torch.nn.Module) -> torch.nn.Module:
     """The model by itself, whose names are those of the program."""
     inner = getattr(parallel, "module", None) if is_ddp(parallel) else None
     return inner if isinstance(inner, torch.nn.Module) else parallel
+
+
+def own_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules of a model with their names, without the wrappers of FSDP1, which gather before the module runs."""
+    return ((clean_name(name), module) for name, module in model.named_modules() if not is_fsdp1(module))
 
 
 def name_engine(engine: Any) -> str | None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from zerotrace.capture.ddp_buckets import first_bucket_bytes, read_buckets
+from zerotrace.capture.fsdp1 import find_flat_params
 from zerotrace.capture.fsdp_groups import find_groups, has_fsdp2, is_master
-from zerotrace.capture.torch_engines import is_ddp
+from zerotrace.capture.torch_engines import is_ddp, is_fsdp1
 from zerotrace.model import Owner
 
 Claim = tuple[Owner, str, torch.Tensor]
@@ -23,6 +24,9 @@ def claims_of(parallel: torch.nn.Module) -> Iterator[Claim]:
     """
     if is_ddp(parallel):
         yield from _ddp_claims(parallel)
+    elif is_fsdp1(parallel):
+        for flat in find_flat_params(parallel):
+            yield from _flat_claims(f"module.{flat.module} (flat)", flat.handle)
     elif has_fsdp2(parallel):
         for group in find_groups(parallel):
             for name, param in group.params:
@@ -73,6 +77,28 @@ def _sharded_claims(holder: str, param: Any) -> Iterator[Claim]:
     for grad in whole:
         if grad is not None:
             yield Owner.GRADS, f"{holder}.grad", local_of(grad)
+
+
+#: Attributes of FSDP1's flat parameter, and what their tensors are.
+_FLAT = {
+    "_mp_shard": Owner.PARAMS,
+    "_full_param_padded": Owner.GATHERED_PARAMS,
+    "_full_prec_full_param_padded": Owner.GATHERED_PARAMS,
+    "_saved_grad_shard": Owner.GRAD_PARTITION,
+    "grad": Owner.GRAD_PARTITION,
+}
+
+
+def _flat_claims(holder: str, handle: Any) -> Iterator[Claim]:
+    """What FSDP1 holds of one flat parameter."""
+    flat = handle.flat_param
+    mixed = getattr(handle, "_fwd_bwd_param_dtype", flat.dtype) not in (None, flat.dtype)
+    shard = getattr(flat, "_local_shard", None)
+    yield Owner.MASTER if mixed else Owner.PARAMS, f"{holder}._local_shard", flat.data if shard is None else shard
+    for name, owner in _FLAT.items():
+        tensor = getattr(flat, name, None)
+        if isinstance(tensor, torch.Tensor):
+            yield owner, f"{holder}.{name}", tensor
 
 
 def _traffic_claims(module: str, group: Any) -> Iterator[Claim]:

@@ -34,6 +34,7 @@ Examples:
   zerotrace capture --stage 2 --gpus 8 --set zero_optimization.reduce_bucket_size=5e7
   zerotrace capture --stage 3 --gpus 8 --ablate prefetch
   zerotrace capture --stage 3 --gpus 8 --script train.py -- --epochs 1
+  zerotrace capture --engine auto --gpus 8 --script train.py
   zerotrace capture --stage 3 --hostfile hosts --script train.py
   srun zerotrace capture --stage 3 --script train.py
 
@@ -47,8 +48,9 @@ stage3_prefetch_bucket_size 0 and overlap_comm false. The difference of the unpr
 noise; `zerotrace compare` tells that of exposed communication too, once both are analysed.
 
 With --script the program runs unchanged: deepspeed.initialize is wrapped, its configuration gets the stage (and what
---set says), each optimizer step is counted, and the run ends after the last window. In ARGS, {local_rank} stands for
-the local rank, for programs that expect --local_rank from DeepSpeed's launcher.
+--set says), each optimizer step is counted, and the run ends after the last window. --engine auto leaves the program's
+configuration as it is, and also finds DDP, FSDP and ZeroRedundancyOptimizer, by the optimizer that makes steps. In
+ARGS, {local_rank} stands for the local rank, for programs that expect --local_rank from DeepSpeed's launcher.
 
 Inside a torchrun or Slurm job (RANK, WORLD_SIZE and LOCAL_RANK, or SLURM_PROCID in a step of several tasks) the
 command is the rank itself, and needs no --gpus.
@@ -91,9 +93,7 @@ def _refuse_nan(_ctx: click.Context, _param: click.Parameter, value: float) -> f
     show_default=True,
     help="cuda: NCCL. cpu: gloo. auto: CUDA devices if there are any.",
 )
-@click.option(
-    "--script", type=click.Path(path_type=Path), metavar="FILE", help="DeepSpeed program to run; its ARGS follow `--`."
-)
+@click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="Program to run; its ARGS follow `--`.")
 @click.option("--keep-running", is_flag=True, help="Let the program of --script go on after the last window.")
 @click.option(
     "--model",
@@ -210,10 +210,10 @@ def capture(
 ) -> None:
     """Train a few steps at a ZeRO stage, or with another engine, and trace every rank.
 
-    Runs a GPT-2 on random tokens, or with --script any program that trains with DeepSpeed, through windows: the run as
-    it is (timed), with a profiler that records the device alone (light), with one that records host and device and
-    knows what ZeRO is doing (detailed), and with the allocator's history (memory). The folder gets one Kineto trace a
-    rank, memory snapshots and manifest.json.
+    Runs a GPT-2 on random tokens, or with --script any program that trains with DeepSpeed, DDP or FSDP, through
+    windows: the run as it is (timed), with a profiler that records the device alone (light), with one that records host
+    and device and knows what ZeRO is doing (detailed), and with the allocator's history (memory). The folder gets one
+    Kineto trace a rank, memory snapshots and manifest.json.
     """
     request = Request(
         engine=engine,

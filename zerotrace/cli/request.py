@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotrace.capture.engines import ENGINES
+from zerotrace.capture.engines import AUTO, ENGINES
 from zerotrace.capture.plan import order_windows
 
 if TYPE_CHECKING:
@@ -81,10 +81,13 @@ class Request:
             raise click.UsageError("--ingest needs the detailed window, whose trace it reads.")
         if ENGINES[self.engine].has_stages:
             if self.stage is None:
-                raise click.UsageError("Missing option '--stage', the ZeRO stage of the run: 0, 1, 2 or 3.")
+                also = ", or --engine auto for the program as it is" if self.script is not None else ""
+                raise click.UsageError(f"Missing option '--stage', the ZeRO stage of the run: 0, 1, 2 or 3{also}.")
         else:
             self._check_plain_engine()
         if self.script is None:
+            if self.engine == AUTO.name:
+                raise click.UsageError("--engine auto needs --script: it finds what a program of yours trains with.")
             if self.args:
                 raise click.UsageError(f"Got unexpected extra arguments ({' '.join(self.args)}): they need --script.")
             if self.keep_running:
@@ -112,7 +115,7 @@ class Request:
             "--stage": self.stage,
             "--ds-config": self.ds_config,
             "--set": (self.settings or None) if not kind.settings else None,
-            "--script": self.script,
+            "--script": self.script if not kind.takes_scripts else None,
         }
         if given := [name for name, value in deepspeed_only.items() if value is not None]:
             raise click.UsageError(

@@ -1,0 +1,94 @@
+"""What trains in a program of the user's that uses torch's own engines: its model and its optimizer, found alive."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+
+from zerotrace.capture.hooks import Outermost
+from zerotrace.capture.torch_engines import inner_model, is_parallel
+
+
+class ProgramEngine:
+    """A program's model and optimizer, in the place of an engine.
+
+    Args:
+        parallel: the model as torch's data parallelism has it.
+        optimizer: what updates it; ``None`` where only the model is known.
+    """
+
+    def __init__(self, parallel: torch.nn.Module, optimizer: Any = None) -> None:
+        self.parallel = parallel
+        self.module = inner_model(parallel)
+        self.optimizer = optimizer
+        #: The optimizer's step, where it is counted: label hooks go inside of it.
+        self.counted_step: Outermost | None = None
+
+    def count_steps(self, after_step: Callable[[], None]) -> None:
+        """Have a function called after each step of the optimizer, when all that the step does is over.
+
+        torch's own hooks on a step run inside of the annotation that torch puts around it, which would then reach from
+        one step of a capture into the next.
+        """
+
+        def counted(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            result = step(*args, **kwargs)
+            after_step()
+            return result
+
+        own_step = self.optimizer.step
+        self.counted_step = counted_step = Outermost(own_step, counted)
+
+        # With the marks that a scheduler has left on it, else it would warn that somebody has replaced it.
+        @functools.wraps(own_step)
+        def step(_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return counted_step(*args, **kwargs)
+
+        # A method, as torch's schedulers expect: they wrap it by its function.
+        self.optimizer.step = MethodType(step, self.optimizer)
+
+
+def as_engine(engine: Any) -> Any:
+    """An engine that can be labelled: the one that is given, unless that is a model in torch's data parallelism."""
+    if isinstance(engine, torch.nn.Module) and is_parallel(engine):
+        return ProgramEngine(engine)
+    return engine
+
+
+def find_program(optimizer: Any) -> tuple[ProgramEngine | None, int]:
+    """The model that an optimizer updates, if torch's data parallelism has it.
+
+    Every module that is alive is looked at: how a program wraps its model, and under which name of which version, makes
+    no difference then.
+
+    Args:
+        optimizer: one that has made a step.
+
+    Returns:
+        The engine, ``None`` if there is no such model; and how many models it was chosen from.
+    """
+    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    # Types only: asking some objects what they are makes them import things.
+    alive = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    wrapped = [module for module in alive if is_parallel(module) and _holds(module, held)]
+    inside = {id(inner) for module in wrapped for inner in module.modules() if inner is not module}
+    roots = [module for module in wrapped if id(module) not in inside]
+    if not roots:
+        return None, 0
+    if len(roots) == 1:
+        return ProgramEngine(roots[0], optimizer), 1
+    # FSDP2 on the blocks alone: the model is the smallest module that has them all.
+    wanted = {id(root) for root in roots}
+    around = [module for module in alive if wanted <= {id(inner) for inner in module.modules()}]
+    if around:
+        return ProgramEngine(min(around, key=lambda module: sum(1 for _ in module.modules())), optimizer), 1
+    return ProgramEngine(max(roots, key=lambda root: sum(p.numel() for p in root.parameters())), optimizer), len(roots)
+
+
+def _holds(module: torch.nn.Module, params: set[int]) -> bool:
+    return any(id(param) in params for param in module.parameters())
