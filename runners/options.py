@@ -21,6 +21,6 @@ def work_options(description: str) -> argparse.ArgumentParser:
 def add_ddp_options(parser: argparse.ArgumentParser) -> None:
     """The settings of DistributedDataParallel, with its own defaults."""
     switch = argparse.BooleanOptionalAction
-    parser.add_argument("--bucket-cap-mb", type=float, default=25, help="MiB of gradients that are reduced together")
+    parser.add_argument("--bucket-cap-mb", type=float, help="MiB of gradients reduced together  [25, the first 1]")
     parser.add_argument("--gradient-as-bucket-view", action=switch, default=False, help="gradients lie in the buckets")
     parser.add_argument("--static-graph", action=switch, default=False, help="every step uses the same parameters")

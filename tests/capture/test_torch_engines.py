@@ -53,8 +53,13 @@ def test_the_work_is_that_of_stage_0(kin: KinCaptures, engine: str) -> None:
 def test_ddp_s_settings_and_buckets_are_in_the_manifest(kin: KinCaptures) -> None:
     manifest = read_manifest(kin.of("ddp", **SMALL_BUCKETS))
     assert manifest is not None
-    assert manifest.engine_settings == {**SMALL_BUCKETS, "static_graph": False, "find_unused_parameters": False,
-                                        "comm_hooks": []}  # fmt: skip
+    assert manifest.engine_settings == {
+        **SMALL_BUCKETS,
+        "first_bucket_cap_mb": 1,
+        "static_graph": False,
+        "find_unused_parameters": False,
+        "comm_hooks": [],
+    }
     assert len(manifest.buckets) > 1
     assert sum(bucket.elements for bucket in manifest.buckets) == PSI
     assert {(bucket.dtype, bucket.bytes / bucket.elements) for bucket in manifest.buckets} == {("bfloat16", 2)}
@@ -109,8 +114,11 @@ def test_ddp_holds_what_stage_0_holds_and_its_buckets(kin: KinCaptures) -> None:
 def test_zero1_reduces_all_gradients_and_broadcasts_every_parameter_in_bf16(kin: KinCaptures, rank: int) -> None:
     found = spans(kin.of("zero1"), rank)
     reductions, broadcasts = marked(found, LabelEvent.REDUCE), marked(found, LabelEvent.POST_STEP_GATHER)
-    # The buckets of 25 MiB hold all of nano.
-    assert [(span.label.elements, span.label.bytes) for span in reductions] == [(PSI, 2 * PSI)] * NUM_PROFILED
+    # DDP's first bucket is closed at 1 MiB, the next one holds the rest of nano.
+    assert len(reductions) == 2 * NUM_PROFILED
+    assert sum(span.label.elements for span in reductions) == NUM_PROFILED * PSI
+    assert {span.label.bytes / span.label.elements for span in reductions} == {2}
+    assert reductions[0].label.bytes < 2 << 20
     told = [(span.label.num_params, span.label.elements, span.label.bytes) for span in broadcasts]
     assert told == [(52, PSI, 2 * PSI)] * NUM_PROFILED
     steps = marked(found, LabelEvent.OPTIMIZER_STEP)

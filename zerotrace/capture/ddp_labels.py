@@ -64,7 +64,8 @@ class DdpLabels:
 
     def _watch(self, param: torch.nn.Parameter) -> list[Any]:
         # DDP keeps these nodes alive; a view leads to the one there is.
-        node = param.view_as(param).grad_fn.next_functions[0][0]
+        with torch.enable_grad():
+            node = param.view_as(param).grad_fn.next_functions[0][0]
         key = id(param)
 
         def before(_grads: Any) -> None:

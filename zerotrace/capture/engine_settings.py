@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +31,15 @@ def check_settings(kind: EngineKind, settings: Sequence[tuple[str, Any]]) -> dic
             raise CaptureError(
                 f"--set {name}: the value is {value!r}; expected {_WORDS[known[name].type]}.",
                 code="setting_value",
-                hint=f"For example: --set {name}={str(known[name].default).lower()}, the default.",
+                hint=_default(known[name]),
             )
     return dict(settings)
+
+
+def _default(setting: EngineSetting) -> str:
+    if setting.default is None:
+        return "Leave it out for torch's own."
+    return f"For example: --set {setting.name}={json.dumps(setting.default)}, the default."
 
 
 def _fits(setting: EngineSetting, value: Any) -> bool:

@@ -14,7 +14,7 @@ class EngineSetting:
     type: type
     """``bool``, or ``int`` or ``float``, which are not negative."""
     default: Any
-    """What the runner does where it is not set."""
+    """What the runner does where it is not set; ``None`` for what no value says."""
 
     @property
     def option(self) -> str:
@@ -56,7 +56,8 @@ class EngineKind:
 _TORCH = ("torch", "psutil")
 
 _DDP_SETTINGS = (
-    EngineSetting(name="bucket_cap_mb", type=float, default=25),
+    # DDP's own is 25, with a first bucket of 1, which any number does away with.
+    EngineSetting(name="bucket_cap_mb", type=float, default=None),
     EngineSetting(name="gradient_as_bucket_view", type=bool, default=False),
     EngineSetting(name="static_graph", type=bool, default=False),
 )

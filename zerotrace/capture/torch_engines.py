@@ -95,6 +95,7 @@ def read_settings(engine: Any) -> dict[str, Any]:
 def _ddp_settings(ddp: Any) -> dict[str, Any]:
     return {
         "bucket_cap_mb": ddp.bucket_bytes_cap / _MIB,
+        "first_bucket_cap_mb": (1 if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap / _MIB),
         "gradient_as_bucket_view": bool(ddp.gradient_as_bucket_view),
         "static_graph": bool(ddp.static_graph),
         "find_unused_parameters": bool(ddp.find_unused_parameters),

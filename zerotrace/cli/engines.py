@@ -16,5 +16,8 @@ def engine_lines() -> str:
 def _lines(kind: EngineKind) -> Iterator[str]:
     yield f"  {kind.name:14} {kind.means}"
     if kind.settings:
-        known = ", ".join(f"{setting.name}={json.dumps(setting.default)}" for setting in kind.settings)
+        known = ", ".join(
+            setting.name if setting.default is None else f"{setting.name}={json.dumps(setting.default)}"
+            for setting in kind.settings
+        )
         yield f"  {'':14} {known}"
