@@ -257,6 +257,8 @@ STRAGGLERS = TableSchema(
         *(Column(f"own_{name}", pa.int64(), f"Of it, {doc}") for name, doc in _OWN_TIME),
         Column("before_ns", pa.int64(), "Own time of the rank before it in the same intervals.", nullable=False),
         *(Column(f"before_{name}", pa.int64(), f"Of it, {doc}") for name, doc in _OWN_TIME),
+        Column("num_together", pa.int64(), "Collectives at which its group is late together; null where in none."),
+        Column("together_ns", pa.int64(), "Lateness of that group, summed: its first start less the others' last."),
     ),
 )  # fmt: skip
 

@@ -19,8 +19,8 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
 from tests.jobs import Job
+from zerotrace.analysis.chance import MOST_EXACT, SIGNIFICANCE, chance_of_sum
 from zerotrace.analysis.run import AnalyzeOptions, analyze
-from zerotrace.analysis.stragglers import MOST_EXACT, SIGNIFICANCE, chance_of_sum
 from zerotrace.model import Lateness, Stragglers, StragglerVerdict
 
 PERIOD = 100

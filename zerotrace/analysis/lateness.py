@@ -1,24 +1,12 @@
 """Who arrives last at each collective, by how much, and which late arrivals are independent of each other.
 
-A collective's last arrival is late by what it starts after the next to last. Two things keep a count of late arrivals
-from being read naively.
-
-*Ties.* Ends of one collective, which should be one moment, differ a little over its members: by clocks, and by how a
-ring finishes. Arrivals that differ by no more than nine of ten collectives' ends do are no late arrivals; nor are those
-that differ by no more than that once the ends of the two ranks' previous collective are taken off. Nor is a rank late
-for whose profiler the others waited.
-
-*One delay, many arrivals.* Collectives make devices wait for each other, not hosts. A rank whose host falls behind
-once stays behind, and is last at every collective until the hosts meet again, which they do where both wait for their
-devices. So a late arrival counts as *independent* only if more than half of its lateness is new: the old delay is what
-the rank's host was behind the other's when they launched the previous collective, and still was when both last came
-back from waiting for the device, as far as waiting for the host is what the rank was late by. The rest is the arrival's
-*delay*. And of arrivals of one rank whose own times overlap, as those in two groups may, one counts.
+A collective's last arrival is late by what it starts after the next to last; :mod:`zerotrace.analysis.gaps` says which
+of these gaps are no tie, and which are new. Late arrivals count as *independent* if they are new; but of arrivals of
+one rank whose own times overlap, as those in two groups may, one counts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +15,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.gaps import ByArrival, Gaps, gaps
 from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.ingest.steps import NO_STEP
 from zerotrace.intervals import Int64Array
@@ -34,58 +23,46 @@ from zerotrace.model import Lateness, OwnTime, StepLateness
 from zerotrace.schema import STRAGGLERS
 from zerotrace.tables import BoolArray, column_array, number_pairs
 
-#: Part of collectives whose ends lie within what counts as a tie.
-TIE_QUANTILE = 0.9
-
 _PARTS = ("compute", "copy", "comm", "host_bound", "rest")
 
 
 @dataclass(frozen=True, eq=False)
-class LastArrivals:
-    """The last arrival of every matched collective. Columns have one entry a collective.
+class LastArrivals(Gaps):
+    """The last arrival of every matched collective, and the gap ahead of it. Columns have one entry a collective.
 
     Attributes:
-        row: row of the last member.
-        before: row of the member before it.
-        late: start of the last less start of the one before.
-        began: begin of the own time of the last less that of the one before.
-        delay: the part of its lateness that is new, and not an old delay of its host.
-        is_late: whether it is late by more than a tie, the difference of the previous collective's ends taken off.
         is_independent: whether it is late by a delay that was not there before.
-        tie: lateness up to which two arrivals are a tie, nanoseconds.
     """
 
-    row: Int64Array
-    before: Int64Array
-    late: Int64Array
-    began: Int64Array
-    delay: Int64Array
-    is_late: BoolArray
     is_independent: BoolArray
-    tie: int
 
 
-def last_arrivals(meeting: Meeting, own: OwnTimes) -> LastArrivals:
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Ranks that are late together. Columns have one entry a collective.
+
+    Attributes:
+        ranks: which.
+        is_late: where they are.
+        late: by how much.
+    """
+
+    ranks: frozenset[int]
+    is_late: BoolArray
+    late: Int64Array
+
+
+def last_arrivals(meeting: Meeting, own: OwnTimes, order: ByArrival, tie: int) -> LastArrivals:
     """Finds the last arrival of every matched collective, and which of them are late independently of each other.
 
     Args:
         meeting: matched collectives of all ranks.
         own: own times ahead of ``meeting.rows``.
+        order: the arrivals of ``meeting``.
+        tie: lateness up to which two arrivals are a tie, nanoseconds.
     """
-    start, collective = _shared(meeting, meeting.rows.start), meeting.matches.collective
-    matched = np.flatnonzero(collective != ABSENT)
-    matched = matched[np.lexsort((start[matched], collective[matched]))]
-    final = np.flatnonzero(np.append(np.diff(collective[matched]) != 0, True)[: matched.size])
-    row, before = matched[final], matched[final - 1]
-    late = start[row] - start[before]
-    tie = _tie(_shared(meeting, meeting.rows.end), matched, final)
-    began = late - (own.own[row] - own.own[before])
-    have_met = (own.previous[row] != ABSENT) & (own.previous[before] != ABSENT)
-    is_late = late - np.where(have_met, np.maximum(began, 0), 0) > tie
-    is_late[collective[meeting.profiler_start.waits]] = False
-    delay = late - _carried(meeting, own, row, before, late)
-    is_new = is_late & (2 * delay > late)
-    return LastArrivals(row, before, late, began, delay, is_late, _apart(meeting, own, row, is_new), tie)
+    found = gaps(meeting, own, order, order.final, tie)
+    return LastArrivals(**vars(found), is_independent=_apart(meeting, own, found.row, found.is_new))
 
 
 def rank_lateness(meeting: Meeting, own: OwnTimes, last: LastArrivals) -> tuple[Lateness, ...]:
@@ -100,14 +77,39 @@ def rank_lateness(meeting: Meeting, own: OwnTimes, last: LastArrivals) -> tuple[
     return tuple(lateness for lateness, _ in _grouped(meeting, own, last, *number_pairs(rank, rank)))
 
 
-def step_lateness(meeting: Meeting, own: OwnTimes, last: LastArrivals) -> tuple[StepLateness, ...]:
-    """How each rank arrives in each step. Arguments as in :func:`rank_lateness`."""
+def step_lateness(
+    meeting: Meeting, own: OwnTimes, last: LastArrivals, together: Together | None = None
+) -> tuple[StepLateness, ...]:
+    """How each rank arrives in each step. Arguments as in :func:`rank_lateness`, and who is late together, if any."""
     rank, step = meeting.rows.rank, meeting.rows.step
-    found = _grouped(meeting, own, last, *number_pairs(rank, step))
-    numbers = ((lateness, int(step[row])) for lateness, row in found)
-    return tuple(
-        StepLateness(**vars(lateness), step=None if number == NO_STEP else number) for lateness, number in numbers
-    )
+    count, pair = number_pairs(rank, step)
+    times, sums = _with_group(meeting, together, count, pair)
+    found = []
+    for lateness, row in _grouped(meeting, own, last, count, pair):
+        number, is_in = int(step[row]), together is not None and lateness.rank in together.ranks
+        found.append(
+            StepLateness(
+                **vars(lateness),
+                step=None if number == NO_STEP else number,
+                num_together=times[pair[row]] if is_in else None,
+                together_ns=sums[pair[row]] if is_in else None,
+            )
+        )
+    return tuple(found)
+
+
+def _with_group(
+    meeting: Meeting, together: Together | None, count: int, pair: Int64Array
+) -> tuple[list[int], list[int]]:
+    """How often each group of rows is late with those that are late together, and by how much in sum."""
+    rows = np.zeros(0, dtype=np.int64)
+    late = rows
+    if together is not None:
+        collective = meeting.matches.collective
+        rows = np.flatnonzero((collective != ABSENT) & np.isin(meeting.rows.rank, list(together.ranks)))
+        rows = rows[together.is_late[collective[rows]]]
+        late = together.late[collective[rows]]
+    return np.bincount(pair[rows], minlength=count).tolist(), _sums(pair[rows], late, count)
 
 
 def lateness_table(steps: Sequence[StepLateness]) -> pa.Table:
@@ -125,35 +127,6 @@ def _figure(lateness: StepLateness, column: str) -> object:
     if whose not in ("own", "before"):
         return getattr(lateness, column)
     return getattr(getattr(lateness, whose), "total_ns" if part == "ns" else part)
-
-
-def _shared(meeting: Meeting, times: Int64Array) -> Int64Array:
-    """Times of the meeting's rows on one clock for all ranks."""
-    return times - meeting.matches.clocks.of_rows(meeting.rows.rank)
-
-
-def _tie(end: Int64Array, matched: Int64Array, final: Int64Array) -> int:
-    """How far the ends of one collective lie apart on its members, for nine of ten collectives."""
-    if not final.size:
-        return 0
-    first = np.concatenate(([0], final[:-1] + 1))
-    spread = np.maximum.reduceat(end[matched], first) - np.minimum.reduceat(end[matched], first)
-    return int(np.sort(spread)[math.ceil(TIE_QUANTILE * spread.size) - 1])
-
-
-def _carried(meeting: Meeting, own: OwnTimes, row: Int64Array, before: Int64Array, late: Int64Array) -> Int64Array:
-    """The part of each lateness that is an old delay of the rank's host, as the module's words define it."""
-    earlier, other = own.previous[row], own.previous[before]
-    collective, start = meeting.matches.collective, _shared(meeting, meeting.rows.start)
-    launched, came_back = start - own.lead, start - own.resumed
-    known = (earlier != ABSENT) & (other != ABSENT)
-    known &= (collective[earlier] == collective[other]) & (collective[earlier] != ABSENT)
-    known &= (own.lead[earlier] != ABSENT) & (own.lead[other] != ABSENT)
-    behind = np.where(known, launched[earlier] - launched[other], 0)
-    met = (own.resumed[row] != ABSENT) & (own.resumed[before] != ABSENT)
-    behind = np.where(met, np.minimum(behind, came_back[row] - came_back[before]), behind)
-    waited = own.host_bound[row] - own.host_bound[before]
-    return np.asarray(np.minimum(np.maximum(behind, 0), np.clip(waited, 0, late)), dtype=np.int64)
 
 
 def _apart(meeting: Meeting, own: OwnTimes, row: Int64Array, is_new: BoolArray) -> BoolArray:
@@ -183,6 +156,7 @@ def _grouped(
         group: the group of each row of the meeting.
     """
     matched = np.flatnonzero(meeting.matches.collective != ABSENT)
+    matched = matched[meeting.arrivals.num_members[meeting.matches.collective[matched]] > 1]
     late = np.flatnonzero(last.is_late)
     of = group[last.row[late]]
     num_members = np.bincount(group[matched], minlength=count).tolist()
@@ -193,7 +167,7 @@ def _grouped(
     delay_ns = _sums(group[last.row[independent]], last.delay[independent], count)
     late_ns, began_ns = (_sums(of, values[late], count) for values in (last.late, last.began))
     median = _medians(of, last.late[late], count)
-    mine, before = (_own_times(own, rows[late], of, count) for rows in (last.row, last.before))
+    mine, before = (own_time_sums(own, rows[late], of, count) for rows in (last.row, last.before))
     example = np.zeros(count, dtype=np.int64)
     example[group[matched]] = matched
     for i in (i for i in range(count) if num_members[i]):
@@ -214,8 +188,15 @@ def _grouped(
         yield lateness, int(example[i])
 
 
-def _own_times(own: OwnTimes, rows: Int64Array, group: Int64Array, count: int) -> list[OwnTime]:
-    """The own time ahead of these rows, summed by group."""
+def own_time_sums(own: OwnTimes, rows: Int64Array, group: Int64Array, count: int) -> list[OwnTime]:
+    """The own time ahead of these rows, summed by group.
+
+    Args:
+        own: own times of all rows.
+        rows: which of them.
+        group: group of each of these, from 0 on.
+        count: number of groups.
+    """
     parts = {part: _sums(group, np.maximum(getattr(own, part)[rows], 0), count) for part in ("own", *_PARTS)}
     has_launches = bool((own.host_bound != ABSENT).any())
     return [

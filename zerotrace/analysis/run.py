@@ -210,7 +210,8 @@ def analyze(
         readings = ranks.readings
         watch.stage("Putting the ranks together")
         windows = [window for reading in readings for window in reading.windows]
-        meeting = meet([reading.analysis for reading in readings], hosts_of_ranks(readings, manifest), windows)
+        hosts = hosts_of_ranks(readings, manifest)
+        meeting = meet([reading.analysis for reading in readings], hosts, windows)
         watch.stage("Measuring memory")
         measured = _measure(run_folder, manifest, readings, engine, site)
         watch.stage("Looking for causes")
@@ -230,7 +231,7 @@ def analyze(
             analysis = replace(analysis, verdict=with_baseline(analysis.verdict, baseline))
         if meeting is not None:
             write_arrow(folder, COLLECTIVES, collectives_table(meeting, gather_of_rows(gathers, meeting)))
-            analysis = _with_stragglers(analysis, meeting, readings, folder)
+            analysis = _with_stragglers(analysis, meeting, readings, hosts, folder)
         if gathers.parts:
             write_arrow(folder, GATHERS, gathers_table(gathers.parts))
         write_arrow(folder, WIRE, wire_table([reading.analysis.traffic for reading in readings]))
@@ -435,12 +436,20 @@ def _with_overlap_tax(
     return replace(analysis, overlap_tax=tell(ranks, kernels))
 
 
-def _with_stragglers(analysis: Analysis, meeting: Meeting, readings: Sequence[RankReading], folder: Path) -> Analysis:
+def _with_stragglers(
+    analysis: Analysis,
+    meeting: Meeting,
+    readings: Sequence[RankReading],
+    hosts: Mapping[int, str | None],
+    folder: Path,
+) -> Analysis:
     own = OwnTimes.concatenate([reading.analysis.own for reading in readings])
     num_steps = len({part.step for part in analysis.partition if part.known})
-    found, steps = find_stragglers(meeting, own, num_steps)
-    if not found.num_collectives:
+    span = analysis.verdict.span_ns
+    judged = find_stragglers(meeting, own, num_steps, span.median if span is not None else None, hosts)
+    if judged is None:
         return analysis
+    found, steps = judged
     write_arrow(folder, STRAGGLERS, lateness_table(steps))
     return replace(analysis, stragglers=found)
 

@@ -91,7 +91,7 @@ from zerotrace.model.result import (
     Verdict,
 )
 from zerotrace.model.spread import Spread
-from zerotrace.model.stragglers import Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
+from zerotrace.model.stragglers import LateGroup, Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
 from zerotrace.model.trust import Bound, FigureBounds, Trust
 from zerotrace.model.vocabulary import OWNER_MEANINGS, Attribution, Category, Level, Mode, Owner, WindowKind
 from zerotrace.model.wire import CollectiveKind, Origin, WireCause, WireKey, WireLedger, WireRole, WireTraffic
@@ -150,6 +150,7 @@ __all__ = [
     "KindTraffic",
     "LabelsRecord",
     "LadderStep",
+    "LateGroup",
     "Lateness",
     "LedgerLine",
     "Level",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerotrace.analysis.stragglers import extra_times
+from zerotrace.analysis.straggler_words import extra_times
 from zerotrace.model import Analysis, Finding, Gain, Lateness, Stragglers, StragglerVerdict
 from zerotrace.units import format_count, format_ns, format_ratio
 
