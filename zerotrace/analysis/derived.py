@@ -16,6 +16,7 @@ from zerotrace.model import (
     HtaOverlap,
     HtaReport,
     KernelTime,
+    LateGroup,
     Lateness,
     MemoryReport,
     OwnTime,
@@ -140,10 +141,15 @@ def _means(steps: Sequence[GatherStep]) -> GatherMeans:
 
 
 def _with_more(stragglers: Stragglers) -> Stragglers:
-    return replace(stragglers, ranks=tuple(replace(one, more=_more(one)) for one in stragglers.ranks))
+    group = stragglers.group
+    return replace(
+        stragglers,
+        ranks=tuple(replace(one, more=_more(one)) for one in stragglers.ranks),
+        group=None if group is None else replace(group, more=_more(group)),
+    )
 
 
-def _more(lateness: Lateness) -> OwnTime:
+def _more(lateness: Lateness | LateGroup) -> OwnTime:
     own, before = lateness.own, lateness.before
     bound = None
     if own.host_bound_ns is not None and before.host_bound_ns is not None:

@@ -30,6 +30,7 @@ from zerotrace.analysis.gaps import Gaps, gaps, on_one_clock
 from zerotrace.analysis.lateness import own_time_sums
 from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.analysis.splits import Splits
+from zerotrace.analysis.straggler_words import group_words
 from zerotrace.ingest.steps import NO_STEP
 from zerotrace.intervals import Int64Array
 from zerotrace.model import LateGroup, Place
@@ -196,10 +197,12 @@ def _arrivals(
     (mine,), (before,) = (own_time_sums(own, rows[late], nothing, 1) for rows in (found.row, found.before))
     others = np.setdiff1d(own_rank[order.rows[np.repeat(is_late, order.size)]], ranks)
     new = np.flatnonzero(independent)
+    on_hosts = _whole_hosts(ranks, hosts)
     group = LateGroup(
+        name=group_words(ranks.tolist(), on_hosts),
         ranks=tuple(ranks.tolist()),
         others=tuple(others.tolist()),
-        hosts=_whole_hosts(ranks, hosts),
+        hosts=on_hosts,
         is_early=bool(others.size < _FEW * (ranks.size + others.size)),
         num_collectives=int(there.whole.sum()),
         num_late=int(late.size),

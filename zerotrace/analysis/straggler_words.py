@@ -40,14 +40,19 @@ def rank_words(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
 
 
-def group_words(group: LateGroup) -> str:
-    """The ranks of a group; the host where it is all of its ranks: ``host-1 (ranks 4 to 7)``."""
-    ranks = rank_words(group.ranks)
-    if not group.hosts:
-        return ranks
-    hosts = group.hosts if len(group.hosts) <= _MAX_RUNS else (*group.hosts[: _MAX_RUNS - 1], "others")
+def group_words(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    """The ranks of a group; with the hosts, where it is all of their ranks: ``host-1 (ranks 4 to 7)``."""
+    if not hosts:
+        return rank_words(ranks)
+    hosts = hosts if len(hosts) <= _MAX_RUNS else (*hosts[: _MAX_RUNS - 1], "others")
     listed = hosts[0] if len(hosts) == 1 else f"{', '.join(hosts[:-1])} and {hosts[-1]}"
-    return f"{listed} ({ranks})"
+    return f"{listed} ({rank_words(ranks)})"
+
+
+def group_subject(group: LateGroup) -> str:
+    """The group at the beginning of a sentence, with its verb."""
+    name = group.name if group.hosts else f"{group.name[0].upper()}{group.name[1:]}"
+    return f"{name} {'is late as a whole' if len(group.hosts) == 1 else 'are late together'}"
 
 
 def extra_times(late: Lateness | LateGroup) -> dict[str, int]:
@@ -100,27 +105,21 @@ def _of_group(group: LateGroup, found: Stragglers, steps: int) -> str:
     delays = (
         f"{_delays(group.num_independent)}, {format_ns(group.delay_ns / steps)} a step; {_odds(group.chance_ratio)}"
     )
-    who = group_words(group)
     if group.is_early:
         early = rank_words(group.others)
         verb = "arrives" if len(group.others) == 1 else "arrive"
         return (
-            f"{early[0].upper()}{early[1:]} {verb} earlier than all others, {who}: {late} (there {causes}), {where}. "
-            f"That goes back to {delays}. Nobody is a straggler by this: having less to do than the others looks the "
-            "same as all others being late."
+            f"{early[0].upper()}{early[1:]} {verb} earlier than all others, {group.name}: {late} (there {causes}), "
+            f"{where}. That goes back to {delays}. Nobody is a straggler by this: having less to do than the others "
+            "looks the same as all others being late."
         )
-    are, theirs = ("is late as a whole", "all of its ranks start") if len(group.hosts) == 1 else _PLURAL
+    theirs = "all of its ranks start" if len(group.hosts) == 1 else "all of them start"
+    fact = f"{group_subject(group)}: {theirs} after all others, {late} ({causes}), {where}."
     little = _little(found) if found.rank is None else ""
     most = ""
     if len(group.ranks) > len(group.others):
         most = f" They are most of the ranks: it may as well be that {rank_words(group.others)} had less to do."
-    who = who if group.hosts else f"{who[0].upper()}{who[1:]}"
-    return (
-        f"{who} {are}: {theirs} after all others, {late} ({causes}), {where}. {little}That goes back to {delays}.{most}"
-    )
-
-
-_PLURAL = ("are late together", "all of them start")
+    return f"{fact} {little}That goes back to {delays}.{most}"
 
 
 def _little(found: Stragglers) -> str:
@@ -138,10 +137,14 @@ def _delays(count: int) -> str:
     return f"{format_count(count)} delay{'' if count == 1 else 's'}"
 
 
-def _odds(chance_ratio: float | None) -> str:
+def odds_words(chance_ratio: float | None) -> str:
+    """``2.4 %``, ``less than 0.10 %``."""
     chance, least = chance_ratio or 0.0, SIGNIFICANCE / 10
-    how_often = f"less than {format_ratio(least)}" if chance < least else format_ratio(chance)
-    return f"by number and size, chance gives as much in {how_often} of runs"
+    return f"less than {format_ratio(least)}" if chance < least else format_ratio(chance)
+
+
+def _odds(chance_ratio: float | None) -> str:
+    return f"by number and size, chance gives as much in {odds_words(chance_ratio)} of runs"
 
 
 def _causes(late: Lateness | LateGroup, steps: int) -> str:

@@ -7,10 +7,11 @@ little. Chance gives each arrival to each of its members alike. With R ranks the
 at most R times the smallest tail (Bonferroni). A rank is a straggler if that is at most one in a hundred.
 
 Ranks that are late together are judged first (:mod:`zerotrace.analysis.late_groups`). Where a group is, its ranks take
-turns in being last, and that makes none of them a straggler of its own: at these collectives each of the group is as
-likely as any other of it to be last. Nor is a rank a straggler that is behind the widest gap less than chance would put
-it there, whatever it is last at by itself: it waits for others more than they wait for it. Of a rank and a group that
-both are late beyond chance, the one with the longer delays in sum is the straggler.
+turns in being last, and that makes none of them a straggler of its own: given that the last one is of the group, each
+of it is as likely to be that one as any other, and so are those outside. Nor is a rank a straggler because others, when
+they are late, come at one moment, so that none of them is last: it must be one where such arrivals are counted too, as
+those of all who are late. Of a rank and a group that both are late beyond chance, the one with the longer delays in sum
+is the straggler.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from zerotrace.analysis.across import Meeting
-from zerotrace.analysis.chance import SIGNIFICANCE, chance_of_sum, places_of
+from zerotrace.analysis.chance import SIGNIFICANCE, FloatArray, chance_of_sum, places_of
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.gaps import by_arrival, tie_ns
 from zerotrace.analysis.late_groups import GroupArrivals, find_late_groups, place_of
@@ -66,7 +67,9 @@ def find_stragglers(
     whole_ns = (step_ns or 0.0) * max(num_steps, 1)
     ranks = rank_lateness(meeting, own, last)
     found = _measured(meeting, own, last, ranks, tie)
-    found = _judged(found, _chance(meeting, last, splits, ranks, group), group and group.group, whole_ns)
+    found = _judged(
+        found, _chance(meeting, last, splits, ranks, group), group.group if group is not None else None, whole_ns
+    )
     together = None
     if group is not None and found.group is not None:
         together = Together(frozenset(group.group.ranks), group.is_late, group.gaps.late)
@@ -159,28 +162,41 @@ def _chance(
         there = there[last.is_independent[there]]
         share = 1 / meeting.arrivals.num_members[there]
         if group is not None:
-            is_in = rank in group.group.ranks
-            share[group.is_late[there]] = 1 / len(group.group.ranks) if is_in else 0.0
+            share = _share_of_side(group.group, rank, last_rank[there])
         tail = len(ranks) * chance_of_sum(places[there], share, last_rank[there] == rank)
         if tail <= SIGNIFICANCE:
-            tail = max(tail, _chance_to_wait(meeting, splits, rank))
+            among_ties = len(ranks) * _chance_among_ties(meeting, last, splits, rank, group)
+            tail = among_ties if among_ties > SIGNIFICANCE else tail
         if worst is None or tail < chance:
             chance, worst = min(1.0, tail), rank
     return chance, worst
 
 
-def _chance_to_wait(meeting: Meeting, splits: Splits, rank: int) -> float:
-    """How often chance puts a rank behind the widest gap as much as it is; 0 if it is there more than it waits."""
+def _share_of_side(group: LateGroup, rank: int, last_rank: Int64Array) -> FloatArray:
+    """How likely a rank is the last one, given whether that is one of a group or one of the others."""
+    side = group.ranks if rank in group.ranks else group.others
+    return np.where(np.isin(last_rank, side), 1 / max(len(side), 1), 0.0)
+
+
+def _chance_among_ties(
+    meeting: Meeting, last: LastArrivals, splits: Splits, rank: int, group: GroupArrivals | None
+) -> float:
+    """The tail of a rank where late arrivals of several at one moment count too, which have no last one.
+
+    What a group is late at that the rank is not of, the group explains.
+    """
     order = splits.order
+    several = splits.counts & ~last.is_late & (splits.num_late > 1)
     mine = np.flatnonzero(meeting.rows.rank[order.rows] == rank)
     there = np.repeat(np.arange(order.size.size), order.size)[mine]
-    kept = splits.counts[there]
+    kept = several[there] | last.is_independent[there]
+    if group is not None and rank not in group.group.ranks:
+        kept &= ~group.is_late[there]
     mine, there = mine[kept], there[kept]
-    share, is_behind = splits.num_late[there] / order.size[there], splits.is_behind[mine]
-    places = places_of(splits.gaps.delay[there])
-    if (places * (is_behind - share)).sum() > 0 or not there.size:
-        return 0.0
-    return chance_of_sum(places, share, is_behind)
+    num_late = np.where(several[there], splits.num_late[there], 1)
+    is_own = np.where(several[there], splits.is_behind[mine], meeting.rows.rank[last.row[there]] == rank)
+    delay = np.where(several[there], splits.gaps.delay[there], last.delay[there])
+    return chance_of_sum(places_of(delay), num_late / order.size[there], is_own)
 
 
 def _members(meeting: Meeting, rank: int) -> Int64Array:

@@ -64,7 +64,7 @@ def print_summary(analysis: Analysis, console: Console | None = None) -> None:
     for sentence in gather_lines(analysis):
         console.print(Text(printable(sentence)))
     if analysis.stragglers is not None:
-        console.print(Text(_straggler_line(analysis.stragglers)))
+        console.print(Text(printable(_straggler_line(analysis.stragglers))))
     if analysis.memory is not None:
         for line in memory_lines(analysis.memory):
             console.print(line)
@@ -89,6 +89,8 @@ def _first_sentences(text: str, count: int) -> str:
 
 def _straggler_line(found: Stragglers) -> str:
     """Who is late; or that nobody is, with what chance has to do with it."""
+    if found.group is not None or found.is_immaterial:
+        return _first_sentences(found.sentence, 3)  # how much it is, and what else it may be, belong to it
     if found.verdict is not StragglerVerdict.WITHIN_NOISE:
         return _first_sentences(found.sentence, 2)
     odds = found.sentence.rpartition("; ")[2]

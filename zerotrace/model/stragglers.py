@@ -92,6 +92,8 @@ class LateGroup:
     first rank less that of the last one of the others: what each of them is late by, at least.
     """
 
+    name: str
+    """In words: ``ranks 4 to 7``, ``host-1 (ranks 4 to 7)``."""
     ranks: tuple[int, ...]
     """In rising order."""
     others: tuple[int, ...]

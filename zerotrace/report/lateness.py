@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotrace.model import Lateness, Stragglers
+from zerotrace.model import LateGroup, Lateness, Stragglers
 from zerotrace.report.words import counted, tell
 
 #: Ranks in the table; the second where all else shows some ranks only.
@@ -17,6 +17,8 @@ class LatenessPart:
     """What the section shows of it."""
 
     sentence: str
+    group: LateGroup | None
+    """Ranks that are late together."""
     rows: tuple[Lateness, ...]
     note: str | None
     """Which ranks are shown, if not all are."""
@@ -36,4 +38,4 @@ def lateness_part(stragglers: Stragglers | None, many_ranks: bool = False) -> La
     if len(ranks) > most:
         ranks = tuple(sorted(ranks, key=lambda lateness: -lateness.late_ns)[:most])
         note = tell("The {} of {} ranks with the most lateness.", counted(most), counted(len(stragglers.ranks)))
-    return LatenessPart(sentence=stragglers.sentence, rows=ranks, note=note)
+    return LatenessPart(sentence=stragglers.sentence, group=stragglers.group, rows=ranks, note=note)

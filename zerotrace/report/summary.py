@@ -114,6 +114,17 @@ def trust_line(analysis: Analysis) -> str:
     return tell("The profiler dilates this run {}; without it the step takes {}.", dilation, unprofiled)
 
 
+def late_line(analysis: Analysis) -> str:
+    """Which ranks are late together, and what part of the step that is; or nothing."""
+    found = analysis.stragglers
+    if found is None or found.group is None or found.group.is_early or found.rank is not None or found.is_immaterial:
+        return ""
+    name, ratio = Named(found.group.name), found.late_ratio
+    if ratio is None:
+        return tell("The others wait for {}, late together.", name)
+    return tell("The others wait for {}, late together: {} of the step in sum.", name, shown(ratio, format_percent))
+
+
 def baseline_line(analysis: Analysis) -> str:
     """What the step is beside that of a single device, and why that is another figure than the trace's; or nothing."""
     verdict = analysis.verdict

@@ -233,7 +233,10 @@ def _stragglers(analysis: Analysis) -> float | None:
     found = analysis.stragglers
     if found is None or found.verdict is StragglerVerdict.TOO_FEW:
         return None
-    return float(found.verdict is StragglerVerdict.STRAGGLER)
+    if found.verdict is not StragglerVerdict.STRAGGLER or found.is_immaterial:
+        return 0.0
+    together = found.group.ranks if found.group is not None and not found.group.is_early else ()
+    return float(len({*together, *([] if found.rank is None else [found.rank])}))
 
 
 def _fragmentation(analysis: Analysis) -> float | None:
@@ -302,7 +305,7 @@ def _specs() -> Iterator[FigureSpec]:
         "num_cold_steps", count, "profiled steps without prefetch",
         lambda a: len(a.gathers.cold_steps) if a.gathers else None, _no_gathers,
     )  # fmt: skip
-    yield _one("num_stragglers", count, "1 if some rank is late beyond chance", _stragglers, _too_few_arrivals)
+    yield _one("num_stragglers", count, "ranks late beyond chance, alone or together", _stragglers, _too_few_arrivals)
     yield from _of_ranks(
         "overlap_tax_ns", "compute lost beside communication, a step", _tax(lambda t: t.lost_ns), _no_tax
     )
