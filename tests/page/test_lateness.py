@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.jobs import Job
 from tests.page.conftest import OpenReport
+from tests.page.numbers import draw_all, odd_numbers
 from tests.page.runs import HostileTexts
 from tests.page.test_traffic import Report, cells, report, same
+from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
+from zerotrace.model import Analysis, StragglerVerdict
+from zerotrace.report.build import TABLES, render
 from zerotrace.report.lateness import MAX_RANKS, lateness_part
+from zerotrace.report.rows import EVENT_COLUMNS
+from zerotrace.store import to_json
 
 __all__ = ["report"]  # a fixture
 
@@ -78,8 +87,6 @@ def test_without_peers_or_waits_the_page_keeps_silent(open_report: OpenReport, r
 
 
 def test_of_many_ranks_the_latest_are_shown(report: Report) -> None:
-    from dataclasses import replace
-
     stragglers = report(*ten_gathers())[0].stragglers
     assert stragglers is not None
     late = stragglers.ranks[1]
@@ -89,3 +96,57 @@ def test_of_many_ranks_the_latest_are_shown(report: Report) -> None:
     assert len(part.rows) == MAX_RANKS
     assert part.rows[0].rank == MAX_RANKS + 4
     assert part.note == f"The {MAX_RANKS} of {MAX_RANKS + 5} ranks with the most lateness."
+
+
+@pytest.fixture(scope="module")
+def slow_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, str]:
+    """Eight ranks on two hosts, of which one computes half a millisecond longer ahead of each collective."""
+    job = Job(8, 30, seed=1, num_steps=2, ranks_a_host=4, slow_us=tuple((rank, 500.0) for rank in range(4, 8)))
+    folder = job.write(tmp_path_factory.mktemp("node") / "job")
+    options = AnalyzeOptions(hta=False, jobs=1)
+    analysis, out, _ = analyze([folder], options=options, render=Renderer(render, EVENT_COLUMNS, TABLES))
+    return analysis, (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.page
+def test_ranks_that_are_late_together_stand_in_summary_findings_and_section(
+    open_report: OpenReport, slow_node: tuple[Analysis, str]
+) -> None:
+    analysis, html = slow_node
+    assert analysis.stragglers is not None
+    group = analysis.stragglers.group
+    assert group is not None
+    page = open_report(html, width=320)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    lead = " ".join((page.text_content("#verdict .lead") or "").split())
+    assert "The others wait for node-1 (ranks 4 to 7), late together: " in lead
+    claim = page.text_content("[data-finding=stragglers_together] .claim") or ""
+    assert claim.startswith("node-1 (ranks 4 to 7) is late as a whole: the others wait for them at 30 of 30")
+    words = " ".join((page.text_content("#collectives") or "").split())
+    assert analysis.stragglers.sentence in words
+    (row,) = cells(page, "late-group-table")
+    assert row.pop("name") == group.name
+    parts = ("compute_ns", "copy_ns", "comm_ns", "host_bound_ns", "rest_ns", "began_ns")
+    assert sum(int(row[part]) for part in parts) == group.late_ns
+    figures = {name: value for name, value in row.items() if name not in parts}
+    assert len(figures) == 6
+    assert all(same(value, getattr(group, name)) for name, value in figures.items())
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    draw_all(page)
+    assert "\n".join(odd_numbers(page, to_json(analysis))[1]) == ""
+
+
+@pytest.mark.page
+def test_a_rank_that_is_early_is_told_in_its_section_alone(
+    open_report: OpenReport, slow_node: tuple[Analysis, str]
+) -> None:
+    analysis, _ = slow_node
+    assert analysis.stragglers is not None and analysis.stragglers.group is not None
+    early = replace(analysis.stragglers.group, is_early=True)
+    found = replace(
+        analysis.stragglers, group=early, verdict=StragglerVerdict.WITHIN_NOISE, sentence="Rank 0 arrives earlier."
+    )
+    page = open_report(render(replace(analysis, stragglers=found, findings=()), ()))
+    assert "late together" not in (page.text_content("#verdict") or "")
+    assert "Rank 0 arrives earlier." in (page.text_content("#collectives") or "")
+    assert "what the others are late by, together" in (page.text_content("#collectives") or "")

@@ -116,7 +116,7 @@ def test_a_rank_that_is_late_among_those_that_one_is_ahead_of_is_named_still() -
     assert "Rank 0 arrives earlier than all others" in found.sentence
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("num_ranks", "slow"), [(3, [1, 2]), (8, [4, 5, 6, 7]), (8, [2, 3])])
 def test_no_rank_that_waits_is_named_however_little_the_others_are_late(
     num_ranks: int, slow: list[int], seed: int
