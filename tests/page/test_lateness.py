@@ -120,6 +120,7 @@ def test_ranks_that_are_late_together_stand_in_summary_findings_and_section(
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     lead = " ".join((page.text_content("#verdict .lead") or "").split())
     assert "The others wait for node-1 (ranks 4 to 7), late together: " in lead
+    assert "waiting for late ranks" in (page.text_content("[data-tile=exposed]") or "")
     claim = page.text_content("[data-finding=stragglers_together] .claim") or ""
     assert claim.startswith("node-1 (ranks 4 to 7) is late as a whole: the others wait for them at 30 of 30")
     words = " ".join((page.text_content("#collectives") or "").split())

@@ -102,7 +102,8 @@ def test_one_rank_that_waits_for_all_others_is_early_and_nobody_is_accused() -> 
         assert named(found) == set()
         assert found.group is not None
         assert (found.group.is_early, found.group.others) == (True, (0,))
-        assert found.sentence.startswith("Rank 0 arrives earlier than all others, ranks 1 to 7: by ")
+        assert found.sentence.startswith("Rank 0 arrives earlier than all others, by ")
+        assert "at 40 of 40 collectives (ranks 1 to 7: " in found.sentence
         assert "Nobody is a straggler by this" in found.sentence
 
 

@@ -109,9 +109,9 @@ def _of_group(group: LateGroup, found: Stragglers, steps: int) -> str:
         early = rank_words(group.others)
         verb = "arrives" if len(group.others) == 1 else "arrive"
         return (
-            f"{early[0].upper()}{early[1:]} {verb} earlier than all others, {group.name}: {late} (there {causes}), "
-            f"{where}. That goes back to {delays}. Nobody is a straggler by this: having less to do than the others "
-            "looks the same as all others being late."
+            f"{early[0].upper()}{early[1:]} {verb} earlier than all others, {late}, {where} ({group.name}: {causes}). "
+            f"That goes back to {delays}. Nobody is a straggler by this: having less to do than the others looks the "
+            "same as all others being late."
         )
     theirs = "all of its ranks start" if len(group.hosts) == 1 else "all of them start"
     fact = f"{group_subject(group)}: {theirs} after all others, {late} ({causes}), {where}."

@@ -256,8 +256,9 @@ def _exposed_tile(analysis: Analysis, silent: str) -> Tile:
     transfer, wait = verdict.exposed_transfer_ns, verdict.exposed_wait_ns
     if transfer is None or wait is None:
         return tile
+    late = "late ranks" if late_line(analysis) else "a rank"
     note = tell(
-        "{} transfer, {} waiting for a rank", format_spread(transfer, format_ns), format_spread(wait, format_ns)
+        f"{{}} transfer, {{}} waiting for {late}", format_spread(transfer, format_ns), format_spread(wait, format_ns)
     )
     if shares is not None:
         note = tell("{}: {}", format_spread(shares, format_percent), note)

@@ -88,10 +88,10 @@ def _of_group(analysis: Analysis, group: LateGroup, steps: int) -> Finding:
         code="stragglers_together",
         claim=f"{group_subject(group)}: the others wait for them at {format_count(group.num_late)} of "
         f"{format_count(group.num_collectives)} collectives, mostly for their {_CAUSES[most]}.",
-        evidence=f"Each of them starts after all others, by {format_ns(group.late_ns / steps)} a step in sum, "
-        f"{format_ns(extra[most] / steps)} of it by that; of it {format_ns(cost)} a step are "
-        f"{format_count(group.num_independent)} independent delays. By number and size chance gives as much in "
-        f"{odds_words(group.chance_ratio)} of runs.",
+        evidence=f"Each of them starts after all others, by {format_ns(group.late_ns / steps)} a step in sum; they "
+        f"have {format_ns(extra[most] / steps)} a step more of that. Independent of each other are "
+        f"{format_count(group.num_independent)} delays, {format_ns(cost)} a step. By number and size chance gives as "
+        f"much in {odds_words(group.chance_ratio)} of runs.",
         numbers={
             "num_ranks": len(group.ranks),
             "first_rank": group.ranks[0],
