@@ -382,7 +382,7 @@ def test_labels_tell_stage_3_where_elements_are_unknown(analyse: Analyse, tmp_pa
         put_on(trace, 100, "allreduce", None, (0, 1))
         trace.label(gather(GatherKind.DEMAND, Phase.FORWARD, PSI), 30, 40)
     (note,) = [note for note in analyse(*traces).diagnostics if note.code == "stage_contradicts"]
-    assert "1 parameter gathers of stage 3 are labelled in a step of a rank" in note.message
+    assert "1 parameter gathers, which only stage 3 and FSDP have, are labelled in a step" in note.message
 
 
 @pytest.mark.parametrize(("name", "told"), [(None, True), ("zt1:gather kind=unheard", False)])

@@ -12,7 +12,7 @@ from zerotrace.analysis.bounds import DeviceDoubt, device_doubts, note_doubts
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
 from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
-from zerotrace.analysis.labelled import LabelTotal, UnreadLabels, find_labels, label_totals, unread_labels
+from zerotrace.analysis.labelled import LabelSpans, LabelTotal, UnreadLabels, find_labels, label_totals, unread_labels
 from zerotrace.analysis.launches import find_launches, on_device
 from zerotrace.analysis.overlap_tax import DeviceTax, device_taxes
 from zerotrace.analysis.own_time import OwnTimes, own_times
@@ -26,7 +26,7 @@ from zerotrace.analysis.partition import (
 )
 from zerotrace.analysis.reductions import reduction_steps
 from zerotrace.analysis.trust import RankCounts, count_rank
-from zerotrace.analysis.wire import RankTraffic, rank_traffic
+from zerotrace.analysis.wire import RankTraffic, rank_traffic, traffic_by_label
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import (
     STEP_ALL,
@@ -101,6 +101,7 @@ def analyse_rank(
     attribution: Attribution,
     *,
     first_ns: int,
+    world_size: int | None = None,
 ) -> RankAnalysis:
     """Takes one rank apart.
 
@@ -113,6 +114,7 @@ def analyse_rank(
         mode: device or host time.
         attribution: how rows are given to steps.
         first_ns: start of the first event of the trace.
+        world_size: ranks of the job; ``None`` where the trace does not say.
     """
     times, launches, labels = device_times(events), find_launches(events), find_labels(events)
     causes = [device_causes(events, time, launches) for time in times]
@@ -156,7 +158,7 @@ def analyse_rank(
             for why in causes
             if why is not None and (found := blocking_evidence(events, why, launches, clipped)) is not None
         ),
-        traffic=rank_traffic(rows),
+        traffic=_traffic(rank, events, windows, mode, labels, rows, world_size),
         labels=label_totals(labels, windows),
         num_unread_labels=unread.count if unread is not None else 0,
         reductions=tuple(reduction_steps(rank, rows, windows, times, causes)),
@@ -166,6 +168,20 @@ def analyse_rank(
         counts=count_rank(events, launches, windows) if mode is Mode.DEVICE else None,
         diagnostics=tuple(diagnostics),
     )
+
+
+def _traffic(
+    rank: int,
+    events: pa.Table,
+    windows: Sequence[StepWindow],
+    mode: Mode,
+    labels: LabelSpans,
+    rows: CollectiveRows,
+    world_size: int | None,
+) -> RankTraffic:
+    """By what the trace says of its collectives; where that is gloo's, which says no sizes, by labels if they can."""
+    told = traffic_by_label(rank, events, windows, labels, world_size) if mode is Mode.HOST else None
+    return told if told is not None else rank_traffic(rows)
 
 
 def _unknown_steps(file: str, partition: Sequence[StepPartition]) -> list[Diagnostic]:

@@ -288,7 +288,14 @@ def _kept_tables(path: Path, place: Path, order: _Order) -> _Read | tuple[Diagno
 def _take_apart(trace: RankTrace, place: Path, order: _Order, notes: tuple[Diagnostic, ...] = ()) -> _Read:
     source = trace.source
     analysis = analyse_rank(
-        source.rank, source.file, trace.events, trace.windows, trace.mode, order.attribution, first_ns=trace.first_ns
+        source.rank,
+        source.file,
+        trace.events,
+        trace.windows,
+        trace.mode,
+        order.attribution,
+        first_ns=trace.first_ns,
+        world_size=source.world_size,
     )
     reading = RankReading(
         source=source,

@@ -98,7 +98,9 @@ class StepLabels:
         def allreduce_bucket(bucket: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._marker.recording:
                 return original(bucket, *args, **kwargs)
-            with self._marker.mark(_reduce_label(len(bucket), sum(int(grad.numel()) for grad in bucket))):
+            elements = sum(int(grad.numel()) for grad in bucket)
+            num_bytes = sum(int(grad.numel() * grad.element_size()) for grad in bucket)
+            with self._marker.mark(_reduce_label(len(bucket), elements, num_bytes)):
                 return original(bucket, *args, **kwargs)
 
         return allreduce_bucket
@@ -126,8 +128,8 @@ def _micro_step_label(engine: Any) -> str:
     return format_label(Label(event=LabelEvent.MICRO_STEP, number=number))
 
 
-def _reduce_label(num_grads: int, elements: int) -> str:
-    return format_label(Label(event=LabelEvent.REDUCE, num_params=num_grads, elements=elements))
+def _reduce_label(num_grads: int, elements: int, num_bytes: int | None = None) -> str:
+    return format_label(Label(event=LabelEvent.REDUCE, num_params=num_grads, elements=elements, bytes=num_bytes))
 
 
 def _bucket_size(optimizer: Any, args: tuple[Any, ...]) -> tuple[int, int]:

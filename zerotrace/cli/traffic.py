@@ -45,16 +45,17 @@ def wire_lines(wire: WireLedger) -> Iterator[Text]:
         if wire.sent_bytes != 0:
             yield Text(printable(f"Bytes on the wire: no ratio to theory, since {wire.reason}."), style="dim")
         return
-    stages = " or ".join(map(str, wire.stages))
+    scheme = wire.scheme or f"stage {' or '.join(map(str, wire.stages))}"
     source = " (inferred)" if wire.stage_origin is Origin.INFERRED else ""
     line = (
         f"Sent {format_traffic(wire.sent_bytes)} a rank and step: wire ratio {wire.ratio:.2f}, "
-        f"{wire.theory_ratio:g} in theory at stage {stages}{source}"
+        f"{wire.theory_ratio:g} in theory {'with' if wire.scheme else 'at'} {scheme}{source}"
     )
     parts = [f"{format_signed(c.ratio)} {c.name}{_keys(c)}" for c in wire.causes if abs(c.ratio) >= _MINOR]
     if abs(wire.unexplained_ratio or 0.0) >= _MINOR:
         parts.append(f"{format_signed(wire.unexplained_ratio or 0.0)} unexplained")
-    yield Text(printable(f"{line}{': ' if parts else ''}{', '.join(parts)}."))
+    by_label = " Sizes are those of the labels." if wire.sizes_by_label else ""
+    yield Text(printable(f"{line}{': ' if parts else ''}{', '.join(parts)}.{by_label}"))
 
 
 def _named(kind: CollectiveFigures) -> str:

@@ -90,6 +90,7 @@ from zerotrace.model.result import (
     TraceSource,
     Verdict,
 )
+from zerotrace.model.schemes import RESHARD, STAGES, Scheme, scheme_of
 from zerotrace.model.spread import Spread
 from zerotrace.model.stragglers import LateGroup, Lateness, OwnTime, StepLateness, Stragglers, StragglerVerdict
 from zerotrace.model.trust import Bound, FigureBounds, Trust
@@ -103,6 +104,8 @@ __all__ = [
     "MANIFEST_VERSION",
     "MOST_FINDINGS",
     "OWNER_MEANINGS",
+    "RESHARD",
+    "STAGES",
     "STEP_ALL",
     "AblatedFigure",
     "Ablation",
@@ -187,6 +190,7 @@ __all__ = [
     "Repeats",
     "RunManifest",
     "RunTotals",
+    "Scheme",
     "SentBytes",
     "Setting",
     "ShardGroupRecord",
@@ -216,4 +220,5 @@ __all__ = [
     "WireRole",
     "WireTraffic",
     "Work",
+    "scheme_of",
 ]

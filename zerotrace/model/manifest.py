@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerotrace.model.schemes import Scheme, scheme_of
 from zerotrace.model.vocabulary import WindowKind
 
 MANIFEST_VERSION = "1.4"
@@ -162,11 +163,11 @@ class RunManifest:
     """What a reader of the figures should know about how the capture came about, one sentence each."""
 
     @property
+    def sharing(self) -> Scheme | None:
+        """What the engine is in ZeRO's terms; ``None`` where that is unknown."""
+        return scheme_of(self.engine, self.stage, self.engine_settings)
+
+    @property
     def scheme(self) -> str:
         """How the model was trained, in words: ``ZeRO-3``, ``single device``."""
-        if self.stage is not None:
-            return f"ZeRO-{self.stage}"
-        return _SCHEMES.get(self.engine, self.engine)
-
-
-_SCHEMES = {"single": "single device", "ddp": "DDP", "zero1": "ZeRO-1 of torch", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
+        return self.sharing.name if self.sharing is not None else self.engine

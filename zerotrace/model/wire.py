@@ -68,14 +68,14 @@ class WireTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class WireKey:
-    """A key of DeepSpeed's configuration."""
+    """A key of DeepSpeed's configuration, or a setting of one of torch's engines."""
 
     key: str
-    """With its section: ``zero_optimization.reduce_scatter``."""
+    """A key with its section: ``zero_optimization.reduce_scatter``."""
     value: str | None
     """The value in force, as JSON; ``None`` where the configuration is unknown."""
     is_default: bool | None
-    """Whether that is DeepSpeed's default, because the configuration does not name the key."""
+    """Whether that is DeepSpeed's default, because the configuration does not name the key; ``None`` for torch's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class WireCause:
     ratio: float
     """The same in units of the wire ratio."""
     keys: tuple[WireKey, ...] = ()
-    """The DeepSpeed keys that decide it; empty where none does."""
+    """The keys or settings that decide it; empty where none does."""
     confirmed: bool | None = None
     """Whether trace and configuration tell the same; ``None`` where there is no configuration to compare."""
     evidence: str
@@ -112,8 +112,13 @@ class WireLedger:
     group_size: int | None
     """N: ranks that share the model states."""
     stages: tuple[int, ...]
-    """The ZeRO stage; two where the traffic alone cannot tell them apart."""
+    """The ZeRO stage, of another engine the one that shards the same states; two where the traffic alone cannot tell
+    them apart."""
     stage_origin: Origin | None
+    scheme: str | None = None
+    """What trained, where that is none of DeepSpeed's stages: ``DDP``, ``FSDP2``."""
+    sizes_by_label: bool = False
+    """Whether labels tell how much each collective moves, since the trace does not: gloo's. Padding is not in them."""
     num_params: int | None
     """Ψ."""
     params_origin: Origin | None

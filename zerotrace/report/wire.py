@@ -9,14 +9,6 @@ from zerotrace.report.charts import BarRow, Chart, bar_layout, bar_traces
 from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import format_signed, format_traffic
 
-#: The part that each purpose has in theory, in units of the wire ratio.
-_THEORY: dict[int, dict[WireRole, float]] = {
-    0: {WireRole.GRADIENTS: 2.0},
-    1: {WireRole.GRADIENTS: 1.0, WireRole.UPDATED: 1.0},
-    2: {WireRole.GRADIENTS: 1.0, WireRole.UPDATED: 1.0},
-    3: {WireRole.GRADIENTS: 1.0, WireRole.PARAMETERS: 2.0},
-}
-
 _ROLES: dict[WireRole, tuple[str, str]] = {
     WireRole.GRADIENTS: ("exposed", "gradients"),
     WireRole.PARAMETERS: ("compute", "parameters for modules"),
@@ -27,6 +19,9 @@ _ROLES: dict[WireRole, tuple[str, str]] = {
 
 #: Causes with less of the ratio than this are in the table alone.
 _MINOR = 0.005
+
+#: Where the sizes come from, if not from the trace.
+_BY_LABEL = " The trace of gloo tells no sizes: they are those of the labels, without padding."
 
 _UNEXPLAINED = "unexplained"
 
@@ -48,7 +43,7 @@ def wire_section(wire: WireLedger | None) -> WireSection | None:
 
 
 def keys_text(cause: WireCause) -> str:
-    """The DeepSpeed keys behind a cause: ``reduce_scatter: true (default)``."""
+    """The keys or settings behind a cause: ``reduce_scatter: true (default)``."""
     return "; ".join(
         f"{key.key}{'' if key.value is None else f': {key.value}'}{' (default)' if key.is_default else ''}"
         for key in cause.keys
@@ -63,17 +58,19 @@ def confirmed_text(cause: WireCause) -> str:
 def _lead(wire: WireLedger) -> str:
     if wire.ratio is None:
         return tell("No ratio to theory: {}.", Named(wire.reason)) if wire.reason else "No ratio to theory."
-    stages = joined(" or ", map(shown, wire.stages))
+    # the name of a scheme is words of the JSON; a stage is a number of it
+    scheme = Named(wire.scheme) if wire.scheme else tell("stage {}", joined(" or ", map(shown, wire.stages)))
     told = {Origin.MANIFEST: "", Origin.OPTION: ", as told", Origin.INFERRED: ", inferred from the traffic"}
     return tell(
-        f"A rank sends {{}} a step, {{}} in theory: wire ratio {{}} against {{}} (stage {{}}"
+        f"A rank sends {{}} a step, {{}} in theory: wire ratio {{}} against {{}} ({{}}"
         f"{told[wire.stage_origin] if wire.stage_origin else ''}; Ψ = {{}}"
-        f"{told[wire.params_origin] if wire.params_origin else ''}; N = {{}}).",
+        f"{told[wire.params_origin] if wire.params_origin else ''}; N = {{}})."
+        f"{_BY_LABEL if wire.sizes_by_label else ''}",
         shown(wire.sent_bytes, format_traffic),
         shown(wire.theory_bytes, format_traffic),
         shown(wire.ratio, "{:.2f}".format),
         shown(wire.theory_ratio, "{:g}".format),
-        stages,
+        scheme,
         shown(wire.num_params, "{:,}".format),
         shown(wire.group_size),
     )
@@ -101,9 +98,16 @@ def _chart(wire: WireLedger) -> Chart | None:
     )
 
 
+def _theory(stage: int, ratio: float) -> dict[WireRole, float]:
+    """The part that each purpose has in theory: a shard of the gradients is reduced, or all of them are."""
+    if stage == 0:
+        return {WireRole.GRADIENTS: ratio}
+    return {WireRole.GRADIENTS: 1.0, WireRole.PARAMETERS if stage == 3 else WireRole.UPDATED: ratio - 1.0}
+
+
 def _theory_row(wire: WireLedger, ratio: float) -> BarRow:
     segments, start = [], 0.0
-    for role, length in _THEORY[wire.stages[-1]].items():
+    for role, length in _theory(wire.stages[-1], ratio).items():
         segments.append((_ROLES[role][0], start, length))
         start += length
     hover = tell("theory: {}", shown(wire.theory_bytes, format_traffic))

@@ -3,7 +3,8 @@
 Theory counts elements of two bytes, one micro-step, no padding: an all-reduce of the gradients at stage 0 (2Ψ), a
 reduce-scatter of gradients and an all-gather of parameters at stages 1 and 2 (2Ψ), a reduce-scatter and two
 all-gathers at stage 3 (3Ψ), each times (N−1)/N. Every cause is a difference of measured traffic, so that causes and
-theory add up to the measurement but for what no cause knows.
+theory add up to the measurement but for what no cause knows. Keys are DeepSpeed's here; of torch's engines
+:mod:`zerotrace.analysis.wire.torch_settings` names the settings instead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from zerotrace.analysis.wire.facts import Facts
 from zerotrace.analysis.wire.settings import Setting, micro_steps, setting
+from zerotrace.analysis.wire.torch_settings import with_settings
 from zerotrace.labels import Phase
 from zerotrace.model import CollectiveKind, WireCause, WireKey, WireRole, WireTraffic
 
@@ -50,7 +52,10 @@ def find_causes(facts: Facts) -> tuple[WireCause, ...]:
     Args:
         facts: of the mean step.
     """
-    return tuple(cause for rule in _RULES for cause in rule(facts))
+    causes = (cause for rule in _RULES for cause in rule(facts))
+    if facts.engine is None:
+        return tuple(causes)
+    return tuple(with_settings(cause, facts.engine, facts.settings) for cause in causes)
 
 
 def _all_reduce(facts: Facts) -> Iterator[WireCause]:
@@ -144,14 +149,15 @@ def _accumulation(facts: Facts) -> Iterator[WireCause]:
     """More than one micro-step: gradients reduced (from stage 2 on) and parameters gathered (stage 3) in each of them.
 
     Sent beyond theory with k micro-steps: (k−1)Ψ at stage 2, 3(k−1)Ψ at stage 3, nothing at stages 0 and 1, which
-    reduce at the end of the step alone. Source: ``deepspeed/runtime/engine.py``, ``allreduce_gradients``.
+    reduce at the end of the step alone. Source: ``deepspeed/runtime/engine.py``, ``allreduce_gradients``. Where DDP
+    reduces in each of them: 2(k−1)Ψ, with ZeroRedundancyOptimizer (k−1)Ψ and as much for the all-reduce.
     """
     told = micro_steps(facts.config, facts.group_size)
     count = facts.reductions
     asked = told.value if told is not None and facts.stage >= 2 else 1
     if count == 1 and asked == 1:
         return
-    times = (count - 1) * (3 if facts.stage == 3 else 1)
+    times = (count - 1) * {0: 2.0, 3: facts.theory_ratio}.get(facts.stage, 1.0)
     yield _cause(
         facts,
         "accumulation",
@@ -198,7 +204,8 @@ def _padding(facts: Facts) -> Iterator[WireCause]:
 def _kept(facts: Facts) -> Iterator[WireCause]:
     """Parameters that stage 3 does not gather twice, or gathers more than twice, in a micro-step.
 
-    With Q parameters that are partitioned: (elements gathered in backward − Q) and (elements gathered in forward − Q).
+    With Q parameters that are partitioned: (elements gathered in backward − Q) and (elements gathered in forward − Q);
+    for backward without Q where theory gathers once, as FSDP2 does that keeps parameters.
     Both at once, where no label tells the phases. Source: ``deepspeed/runtime/zero/partitioned_param_coordinator.py``:
     ``__params_to_release`` keeps what is used again within ``stage3_max_reuse_distance`` elements, or what the prefetch
     has passed over because it was still there; the prefetch in ``_fetch_sub_module_impl`` goes on until
@@ -210,10 +217,12 @@ def _kept(facts: Facts) -> Iterator[WireCause]:
     by_phase = facts.labels.gathered
     if by_phase is None or None in by_phase:
         total = facts.elements(WireRole.PARAMETERS)
-        yield from _kept_cause(facts, total - 2 * whole, "a step", 2 * whole, total)
+        asked = facts.num_gathers * whole
+        yield from _kept_cause(facts, total - asked, "a step", asked, total)
         return
     backward, forward = (by_phase.get(phase, 0.0) for phase in (Phase.BACKWARD, Phase.FORWARD))
-    yield from _kept_cause(facts, backward - whole, "in backward", whole, backward)
+    again = (facts.num_gathers - 1) * whole
+    yield from _kept_cause(facts, backward - again, "in backward", again, backward)
     yield from _kept_cause(facts, forward - whole, "in forward", whole, forward)
 
 
@@ -263,7 +272,7 @@ def _persisted(facts: Facts) -> Iterator[WireCause]:
         facts,
         "persisted",
         "Small parameters are kept whole, and refreshed once after the optimizer step instead of gathered twice.",
-        facts.price(elements * (1 - 2 * facts.micro_steps)),
+        facts.price(elements * (1 - facts.num_gathers * facts.micro_steps)),
         evidence=f"{elements:,.0f} elements are refreshed in {_calls(refreshes, 'all-gather')} a step.",
         keys=_keys(facts, _PERSISTENCE),
         confirmed=None if key is None else bool(key.value),

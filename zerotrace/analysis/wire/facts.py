@@ -13,6 +13,9 @@ from zerotrace.model import CollectiveKind, WireRole, WireTraffic
 #: Bytes of an element of bf16 or fp16, in which theory counts.
 THEORY_ELEMENT_BYTES = 2
 
+# What is this close to a whole number of micro-steps, relatively, is one: padding and rounding are less.
+_WHOLE = 0.02
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelMeans:
@@ -69,6 +72,14 @@ class Facts:
     """Ψ."""
     config: Mapping[str, Any] | None
     """DeepSpeed's whole configuration; ``None`` where it is unknown."""
+    theory_ratio: float
+    """The wire ratio in theory."""
+    num_gathers: int
+    """How often theory gathers each parameter in a micro-step."""
+    engine: str | None = None
+    """Which of torch's engines trained; ``None`` for DeepSpeed, and where that is unknown."""
+    settings: Mapping[str, Any] | None = None
+    """That engine's settings."""
 
     @property
     def unit_bytes(self) -> float:
@@ -102,12 +113,16 @@ class Facts:
         if counted is None:
             counted = self.elements(WireRole.GRADIENTS) / self.num_params if self.num_params else 1.0
         whole = max(1, round(counted))
-        return whole if abs(counted - whole) <= 0.02 * whole else 1
+        return whole if abs(counted - whole) <= _WHOLE * whole else 1
 
     @property
     def reductions(self) -> int:
         """How often a step reduces its gradients: every micro-step from stage 2 on, else at its end.
 
-        Source: ``deepspeed/runtime/engine.py``, ``allreduce_gradients``.
+        Source: ``deepspeed/runtime/engine.py``, ``allreduce_gradients``. torch's DDP reduces in every backward pass
+        but those inside of ``no_sync``: what was reduced tells (``torch/nn/parallel/distributed.py``).
         """
-        return self.micro_steps if self.stage >= 2 else 1
+        if self.stage >= 2:
+            return self.micro_steps
+        times = self.elements(WireRole.GRADIENTS) / self.num_params if self.engine is not None else 1.0
+        return max(1, round(times)) if abs(times - round(times)) <= _WHOLE * times else 1

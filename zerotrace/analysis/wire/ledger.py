@@ -14,10 +14,17 @@ from zerotrace.analysis.labelled import LabelTotal
 from zerotrace.analysis.wire.causes import find_causes
 from zerotrace.analysis.wire.facts import Facts, LabelMeans, label_means
 from zerotrace.analysis.wire.traffic import KINDS, ROLES, RankTraffic
-from zerotrace.model import STEP_ALL, CollectiveKind, Origin, RunManifest, WireLedger, WireRole, WireTraffic
-
-#: The wire ratio of each stage in theory.
-THEORY = {0: 2.0, 1: 2.0, 2: 2.0, 3: 3.0}
+from zerotrace.model import (
+    STAGES,
+    STEP_ALL,
+    CollectiveKind,
+    Origin,
+    RunManifest,
+    Scheme,
+    WireLedger,
+    WireRole,
+    WireTraffic,
+)
 
 _MODEL_STATES = (WireRole.GRADIENTS, WireRole.PARAMETERS, WireRole.UPDATED)
 
@@ -41,6 +48,21 @@ class LedgerRequest:
     def believed(self) -> LedgerRequest:
         """What is left where the trace contradicts it: nothing."""
         return self if self.contradiction is None else LedgerRequest(contradiction=self.contradiction)
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """What the manifest says that its ranks share, else the option; ``None`` where nothing has to be sent, too."""
+        found = self.manifest.sharing if self.manifest is not None else None
+        if found is None and self.stage is not None:
+            found = STAGES[self.stage]
+        return found if found is not None and found.wire_ratio is not None else None
+
+    @property
+    def engine(self) -> str | None:
+        """Which of torch's engines trained; ``None`` for DeepSpeed, and where that is unknown."""
+        if self.manifest is None or self.manifest.stage is not None or self.scheme is None:
+            return None
+        return self.manifest.engine
 
 
 def wire_ledger(
@@ -67,6 +89,8 @@ def wire_ledger(
     group_size = _group_size(mean, request)
     stages, stage_origin = _stages(mean, request) if request.contradiction is None else ((), None)
     num_params, params_origin = _params(mean, told, stages, request)
+    scheme = request.scheme if request.contradiction is None else None
+    theory = scheme.wire_ratio if scheme is not None else STAGES[stages[0]].wire_ratio if stages else None
     silent = next((t.reason for t in mean if t.sent_bytes is None), None)
     sent = None if silent else sum(t.sent_bytes or 0.0 for t in mean)
     ledger = WireLedger(
@@ -74,6 +98,8 @@ def wire_ledger(
         group_size=group_size,
         stages=stages,
         stage_origin=stage_origin,
+        scheme=scheme.name if scheme is not None and request.engine is not None else None,
+        sizes_by_label=any(part.by_label for part in traffic),
         num_params=num_params,
         params_origin=params_origin,
         micro_steps=told.micro_steps,
@@ -81,10 +107,10 @@ def wire_ledger(
         sent_bytes=sent,
         theory_bytes=None,
         ratio=None,
-        theory_ratio=THEORY[stages[0]] if stages else None,
+        theory_ratio=theory,
     )
     reason = request.contradiction or silent or _why_no_ratio(ledger, steps)
-    return replace(ledger, reason=reason) if reason else _with_gap(ledger, told, request.manifest)
+    return replace(ledger, reason=reason) if reason else _with_gap(ledger, told, request)
 
 
 def mean_traffic(traffic: Sequence[RankTraffic], steps: Collection[tuple[int, int]]) -> tuple[WireTraffic, ...]:
@@ -153,10 +179,9 @@ def _stages(traffic: Sequence[WireTraffic], request: LedgerRequest) -> tuple[tup
     Stage 3 gathers parameters before it reduces gradients, stages 1 and 2 gather as many as they reduce afterwards,
     stage 0 gathers none, and reduces for all. Stages 1 and 2 differ where gradients are reduced several times a step.
     """
-    if request.manifest is not None and request.manifest.stage is not None:
-        return (request.manifest.stage,), Origin.MANIFEST
-    if request.stage is not None:
-        return (request.stage,), Origin.OPTION
+    if request.scheme is not None:
+        by_manifest = request.manifest is not None and request.manifest.sharing is request.scheme
+        return (request.scheme.stage,), Origin.MANIFEST if by_manifest else Origin.OPTION
     gradients, parameters, updated = (_elements(traffic, role) for role in _MODEL_STATES)
     if not gradients:
         return (), None
@@ -204,11 +229,12 @@ def _why_no_ratio(ledger: WireLedger, steps: Collection[tuple[int, int]]) -> str
     return None
 
 
-def _with_gap(ledger: WireLedger, told: LabelMeans, manifest: RunManifest | None) -> WireLedger:
+def _with_gap(ledger: WireLedger, told: LabelMeans, request: LedgerRequest) -> WireLedger:
     assert ledger.group_size is not None
     assert ledger.num_params is not None
     assert ledger.sent_bytes is not None
     assert ledger.theory_ratio is not None
+    manifest = request.manifest
     facts = Facts(
         traffic=ledger.traffic,
         labels=told,
@@ -216,6 +242,10 @@ def _with_gap(ledger: WireLedger, told: LabelMeans, manifest: RunManifest | None
         group_size=ledger.group_size,
         num_params=ledger.num_params,
         config=manifest.ds_config if manifest is not None else None,
+        theory_ratio=ledger.theory_ratio,
+        num_gathers=(request.scheme or STAGES[ledger.stages[-1]]).num_gathers,
+        engine=request.engine,
+        settings=manifest.engine_settings if manifest is not None else None,
     )
     causes = find_causes(facts)
     theory = ledger.theory_ratio * facts.unit_bytes

@@ -26,13 +26,19 @@ _BY_PURPOSE = {
 }
 
 
+def role_of_purpose(purpose: str | None) -> WireRole | None:
+    """What the label says that a collective is for; ``None`` where it says nothing of it."""
+    return _BY_PURPOSE.get(purpose or "")
+
+
 def roles_of(rows: CollectiveRows, kind: Int64Array, elements: Int64Array) -> Int64Array:
     """The role of each row of one rank, as its number among :class:`WireRole`. Shape ``(num_rows,)``.
 
     A label decides where the row was launched in one. Else, in the group in which ZeRO works (the one with the most
-    elements): reductions are of gradients, unless launched in the forward pass; all-gathers that start after the step's
-    last such reduction are of updated parameters, the others of parameters about to be used. A reduction of a few
-    numbers is control, as is whatever is integer: quantised traffic is known by its labels.
+    elements): reductions are of gradients, unless launched in the forward pass; all-gathers and broadcasts that start
+    after the step's last such reduction are of updated parameters (torch's ZeroRedundancyOptimizer broadcasts), the
+    other all-gathers of parameters about to be used. A reduction of a few numbers is control, as is whatever is
+    integer: quantised traffic is known by its labels.
 
     Args:
         rows: rows of one rank that lie in a step, in the order of their start.
@@ -54,6 +60,8 @@ def roles_of(rows: CollectiveRows, kind: Int64Array, elements: Int64Array) -> In
     role[~own & (role != _NUMBER[WireRole.CONTROL])] = _NUMBER[WireRole.OTHER]
     late = _after_last(rows.step, role == _NUMBER[WireRole.GRADIENTS])
     role[late & gathers & (labelled == ABSENT) & (role == _NUMBER[WireRole.PARAMETERS])] = _NUMBER[WireRole.UPDATED]
+    broadcasts = _is(kind, CollectiveKind.BROADCAST) & own
+    role[late & broadcasts & (role == _NUMBER[WireRole.OTHER])] = _NUMBER[WireRole.UPDATED]
     return role
 
 

@@ -32,7 +32,8 @@ def stage_contradiction(
     """What in the trace cannot be of the stage that is told.
 
     Stage 3 labels its gathers and scatters its gradients; stages 1 and 2 gather parameters after the last reduction;
-    stage 0 gathers none. Where a configuration blurs that, nothing is said.
+    stage 0 gathers none. torch's engines show what the stage shows that shards the same. Where a configuration blurs
+    that, nothing is said.
 
     Args:
         traffic: of each rank.
@@ -41,9 +42,10 @@ def stage_contradiction(
         request: what is told of the run.
     """
     manifest = request.manifest
-    told = request.stage if manifest is None or manifest.stage is None else manifest.stage
-    if told is None or not steps:
+    scheme = request.scheme
+    if scheme is None or not steps:
         return None
+    told = scheme.stage
     used = [total for rank, mine in labels.items() for total in mine if (rank, total.step) in {*steps}]
     found = (_by_traffic(mean_traffic(traffic, steps), manifest), _by_labels(used, len({*steps}), manifest))
     signs = [sign for sign in found if sign is not None]
@@ -53,17 +55,19 @@ def stage_contradiction(
     stages, evidence = against[0]
     # What the other signs exclude need not be named; unless they exclude all, as in a trace that is of no stage.
     stages = stages.intersection(*(others for others, _ in signs)) or stages
-    return _says(told, stages, evidence, from_manifest=manifest is not None and manifest.stage is not None)
+    name = scheme.name if request.engine is not None else f"stage {told}"
+    from_manifest = manifest is not None and manifest.sharing is scheme
+    return _says(name, stages, evidence, from_manifest=from_manifest)
 
 
-def _says(told: int, stages: frozenset[int], evidence: str, *, from_manifest: bool) -> Diagnostic:
+def _says(told: str, stages: frozenset[int], evidence: str, *, from_manifest: bool) -> Diagnostic:
     source = "manifest.json says" if from_manifest else "--stage says"
     others = " or ".join(map(str, sorted(stages)))
     return Diagnostic(
         code="stage_contradicts",
         level=Level.WARNING,
         file="manifest.json" if from_manifest else None,
-        message=f"{source} stage {told}, but the trace shows stage {others}: {evidence}; what depends on the stage, or "
+        message=f"{source} {told}, but the trace shows stage {others}: {evidence}; what depends on the stage, or "
         "on the configuration, is left out",
         hint="put the manifest of these traces beside them, or move it away and give --stage and --params"
         if from_manifest
@@ -78,10 +82,10 @@ def _by_labels(used: Sequence[LabelTotal], num_steps: int, manifest: RunManifest
     if gathers:
         return frozenset(
             {3}
-        ), f"{gathers / num_steps:.4g} parameter gathers of stage 3 are labelled in a step of a rank"
+        ), f"{gathers / num_steps:.4g} parameter gathers, which only stage 3 and FSDP have, are labelled in a step"
     if manifest is None or manifest.labels is None or manifest.labels.missing:
         return None
-    return _ALL - {3}, "it is labelled, and no parameter gather of stage 3 is among the labels"
+    return _ALL - {3}, "it is labelled, and no parameter gather is among the labels"
 
 
 def _by_traffic(traffic: Sequence[WireTraffic], manifest: RunManifest | None) -> _Shown | None:

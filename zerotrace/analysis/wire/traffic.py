@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ class RankTraffic:
         elements: elements of S; absent where one of them is unknown.
         size: S, bytes; likewise.
         sent: bytes sent; NaN where one of them is unknown.
+        by_label: whether labels told the sizes, since the trace does not.
     """
 
     rank: Int64Array
@@ -53,6 +54,7 @@ class RankTraffic:
     elements: Int64Array
     size: Int64Array
     sent: npt.NDArray[np.float64]
+    by_label: bool = False
 
 
 def rank_traffic(rows: CollectiveRows) -> RankTraffic:
@@ -66,23 +68,44 @@ def rank_traffic(rows: CollectiveRows) -> RankTraffic:
     kind = np.array([*map(KINDS.index, kinds), KINDS.index(CollectiveKind.OTHER)])[rows.name.codes]
     gathers = kind == KINDS.index(CollectiveKind.ALL_GATHER)
     elements = np.where(gathers, rows.out_elements, rows.in_elements)
-    role = roles_of(rows, kind, elements)
-    size = bytes_moved(rows)
-    sent = _sent(kind, rows.size, size)
-    columns = (rows.step, kind, role, rows.phase.codes, rows.dtype.codes, rows.size)
+    return add_up(
+        RankTraffic(
+            rank=rows.rank,
+            step=rows.step,
+            kind=kind,
+            role=roles_of(rows, kind, elements),
+            phase=rows.phase,
+            dtype=rows.dtype,
+            group_size=rows.size,
+            num_calls=np.ones(len(rows), dtype=np.int64),
+            elements=elements,
+            size=(size := bytes_moved(rows)),
+            sent=sent_by_ring(kind, rows.size, size),
+        )
+    )
+
+
+def add_up(single: RankTraffic) -> RankTraffic:
+    """One entry a step, kind, role, phase, element type and group size.
+
+    Args:
+        single: of one rank, with several entries of them.
+    """
+    columns = (single.step, single.kind, single.role, single.phase.codes, single.dtype.codes, single.group_size)
     first, which = _numbered(columns)
-    return RankTraffic(
-        rank=rows.rank[first],
-        step=rows.step[first],
-        kind=kind[first],
-        role=role[first],
-        phase=rows.phase.take(first),
-        dtype=rows.dtype.take(first),
-        group_size=rows.size[first],
-        num_calls=np.bincount(which, minlength=first.size),
-        elements=_sums(elements, which, first.size),
-        size=_sums(size, which, first.size),
-        sent=np.asarray(np.bincount(which, weights=sent, minlength=first.size), dtype=np.float64),
+    return replace(
+        single,
+        rank=single.rank[first],
+        step=single.step[first],
+        kind=single.kind[first],
+        role=single.role[first],
+        phase=single.phase.take(first),
+        dtype=single.dtype.take(first),
+        group_size=single.group_size[first],
+        num_calls=_sums(single.num_calls, which, first.size),
+        elements=_sums(single.elements, which, first.size),
+        size=_sums(single.size, which, first.size),
+        sent=np.asarray(np.bincount(which, weights=single.sent, minlength=first.size), dtype=np.float64),
     )
 
 
@@ -115,7 +138,7 @@ def wire_table(traffic: Sequence[RankTraffic]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=WIRE.arrow())
 
 
-def _sent(kind: Int64Array, group_size: Int64Array, size: Int64Array) -> npt.NDArray[np.float64]:
+def sent_by_ring(kind: Int64Array, group_size: Int64Array, size: Int64Array) -> npt.NDArray[np.float64]:
     """Bytes that each row sends; NaN where they are unknown."""
     sent = np.full(size.size, np.nan)
     for number, members in {*zip(kind.tolist(), group_size.tolist())}:
