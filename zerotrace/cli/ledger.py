@@ -17,7 +17,7 @@ from zerotrace.errors import CaptureError, LedgerError
 
 if TYPE_CHECKING:
     from zerotrace.ledger import Activations, Shapes
-    from zerotrace.model import DeepSpeedLedger, ModelShape, PaperLedger
+    from zerotrace.model import EngineLedger, ModelShape, PaperLedger
 
 _EPILOG = """\b
 Examples:
@@ -173,7 +173,7 @@ def _on_paper(
 ) -> None:
     from zerotrace.ledger import compare_ledgers, deepspeed_ledger, paper_ledger, read_settings
 
-    entries: list[tuple[PaperLedger, DeepSpeedLedger, tuple[str, ...]]] = []
+    entries: list[tuple[PaperLedger, EngineLedger, tuple[str, ...]]] = []
     for number in range(4) if config.stage is None else (config.stage,):
         settings = read_settings(config.content, number)
         found = deepspeed_ledger(shapes, settings, world, device=gpu, activations=activations)

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from zerotrace.cli.terminal import printable
 from zerotrace.ledger import FitOption
-from zerotrace.model import DeepSpeedLedger, PaperLedger, RankMemory
+from zerotrace.model import EngineLedger, PaperLedger, RankMemory
 from zerotrace.units import format_bytes, format_traffic
 
-Entry = tuple[PaperLedger, DeepSpeedLedger, Sequence[str]]
+Entry = tuple[PaperLedger, EngineLedger, Sequence[str]]
 
 # A file or a pipe has no width of its own, and a table should not be folded for it, unless COLUMNS says how wide it is.
 _WIDTH_WITHOUT_TERMINAL = 200
@@ -69,7 +69,7 @@ def print_ledgers(entries: Sequence[Entry], console: Console | None = None) -> N
         console.print(Text("--stage N shows the lines of a ledger, with formulas and sources.", style="dim"))
 
 
-def _lines(held: DeepSpeedLedger) -> Table:
+def _lines(held: EngineLedger) -> Table:
     """Owner and size of each line, and one below the other what it is, its formula and its source."""
     table = _table("owner", "bytes", "what, formula, source", left=("owner", "what, formula, source"))
     for column in table.columns:

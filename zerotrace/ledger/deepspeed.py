@@ -13,7 +13,7 @@ from zerotrace.ledger.peaks import peak_ledgers
 from zerotrace.ledger.settings import Settings
 from zerotrace.ledger.shapes import Shapes
 from zerotrace.ledger.workspaces import add_workspaces
-from zerotrace.model import DeepSpeedLedger, Owner
+from zerotrace.model import EngineLedger, Owner
 
 _ENGINE = "runtime/engine.py"
 _STAGE12 = "runtime/zero/stage_1_and_2.py"
@@ -33,7 +33,7 @@ def deepspeed_ledger(
     *,
     device: str | None = None,
     activations: Activations | int | None = None,
-) -> DeepSpeedLedger:
+) -> EngineLedger:
     """The ledger of one rank between two steps, and what the instants of a step add to it.
 
     Args:
@@ -58,7 +58,7 @@ def deepspeed_ledger(
     peaks = peak_ledgers(book, shapes, settings, world_size, activations)
     bytes_, source = estimate(shapes, settings, world_size)
     known = activations.forward_bytes if isinstance(activations, Activations) else activations
-    return DeepSpeedLedger(
+    return EngineLedger(
         stage=settings.stage,
         world_size=world_size,
         num_params=shapes.num_params,

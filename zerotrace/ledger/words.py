@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from zerotrace.model import DeepSpeedLedger, LedgerLine, Owner, PaperLedger
+from zerotrace.model import EngineLedger, LedgerLine, Owner, PaperLedger
 from zerotrace.units import format_bytes
 
 # What is below this part of the whole needs no sentence.
@@ -15,7 +15,7 @@ _GRADIENTS = (Owner.GRADS, Owner.GRAD_PARTITION)
 
 
 def compare_ledgers(
-    paper: PaperLedger, deepspeed: DeepSpeedLedger, measured: Mapping[Owner, int] | None = None
+    paper: PaperLedger, deepspeed: EngineLedger, measured: Mapping[Owner, int] | None = None
 ) -> tuple[str, ...]:
     """Why a rank holds more or less between steps than the paper says.
 

@@ -53,7 +53,7 @@ from zerotrace.model.manifest import (
     WindowRecord,
 )
 from zerotrace.model.memory import (
-    DeepSpeedLedger,
+    EngineLedger,
     LadderStep,
     LedgerLine,
     MemoryCurve,
@@ -129,9 +129,9 @@ __all__ = [
     "ComparedFigure",
     "ComparedRun",
     "Comparison",
-    "DeepSpeedLedger",
     "Delta",
     "Diagnostic",
+    "EngineLedger",
     "FigureBounds",
     "Finding",
     "Gain",

@@ -110,7 +110,7 @@ class PaperLedger:
     lines: tuple[LedgerLine, ...]
     bytes: float
     padded_bytes: int | None = None
-    """The same with partitions padded as DeepSpeed pads them; ``None`` at stage 3 where shapes are unknown."""
+    """The same with partitions padded as the engine pads them; ``None`` where that takes shapes that are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,16 @@ class PeakLedger:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSpeedLedger:
-    """What this build of DeepSpeed holds for a configuration, on one rank."""
+class EngineLedger:
+    """What an engine holds for its configuration, on one rank: this build of DeepSpeed, or one of torch's.
 
+    Results keep the names that they had when DeepSpeed's was the only one: ``deepspeed``, ``deepspeed_bytes``.
+    """
+
+    engine: str = "deepspeed"
+    """As the manifest calls it."""
     stage: int
+    """The ZeRO stage, of another engine the one that shards the same states."""
     world_size: int
     num_params: int
     lines: tuple[LedgerLine, ...]
@@ -139,7 +145,7 @@ class DeepSpeedLedger:
     activations_bytes: int | None
     """Counted in the peaks; ``None`` where they are unknown, and then the peaks are those of the states alone."""
     estimate_bytes: int | None
-    """What DeepSpeed's own estimator says for the device; ``None`` where it has none."""
+    """What the engine's own estimator says for the device; ``None`` where it has none."""
     estimate_source: str
     notes: tuple[str, ...] = ()
     """What was assumed."""
@@ -160,7 +166,7 @@ class OwnerGap:
     """``None`` where the ledger cannot tell: activations of a model that it does not know."""
     paper_bytes: float
     gap_bytes: int | None
-    """``measured − DeepSpeed's``."""
+    """``measured − the ledger's``."""
     unexplained_bytes: int
     """The part of the gap that ``words`` do not explain, without its sign."""
     explained_bytes: int | None = None
@@ -185,7 +191,7 @@ class Reconciliation:
     unexplained_bytes: int
     """Σ over owners: gaps of opposite signs do not cancel."""
     gap_bytes: int | None = None
-    """``measured − DeepSpeed's``, over all owners."""
+    """``measured − the ledger's``, over all owners."""
     unexplained_ratio: float
     """Of what was measured."""
     words: tuple[str, ...] = ()
@@ -216,8 +222,8 @@ class MemoryReport:
     ranks: tuple[RankMemory, ...] = ()
     """Measured, by rank."""
     paper: PaperLedger | None = None
-    deepspeed: DeepSpeedLedger | None = None
-    """``None`` for an engine that is none of DeepSpeed's."""
+    deepspeed: EngineLedger | None = None
+    """Of whatever engine trained; ``None`` for one that no ledger knows."""
     resident: Reconciliation | None = None
     """Of the rank that holds most."""
     peak: Reconciliation | None = None

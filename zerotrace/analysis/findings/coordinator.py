@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from zerotrace.analysis.findings.gather_costs import fetched_blocking, least, mean, step_place, undilated, warm_steps
+from zerotrace.analysis.findings.torch_knobs import larger_gathers, torch_engine
 from zerotrace.model import Analysis, Finding, Gain, GatherReport, GatherStep, Place
 from zerotrace.units import format_bytes, format_ns, format_ratio
 
 _ZERO = "zero_optimization"
 _LEAF = "deepspeed.utils.set_z3_leaf_modules"
+_WHO = "DeepSpeed's stage-3 coordinator"
+_KNOB = f"{_ZERO}.stage3_module_granularity_threshold or {_LEAF}, which fetch whole blocks instead of single modules"
 
 #: A coordinator that leaves the device idle for less than this part of the step does not bind it.
 BOUND_RATIO = 0.1
@@ -30,18 +33,21 @@ def coordinator_bound(analysis: Analysis) -> Iterator[Finding]:
     span = min((rank.span_ns for rank in analysis.ranks), default=0.0)
     if report is None or cost is None or cost < BOUND_RATIO * span:
         return
+    engine = torch_engine(analysis.manifest)
+    who = _WHO if engine is None else "What FSDP does around modules"
     host = mean(report, lambda step: step.coordinator_ns or 0)
     worst = max(warm_steps(report), key=lambda step: step.coordinator_host_bound_ns or 0)
     yield Finding(
         code="coordinator_bound",
-        claim=f"DeepSpeed's stage-3 coordinator keeps the host from launching: for {format_ns(cost)} of the profiled "
-        "step the devices idle while it fetches and releases parameters.",
-        evidence=f"That is the least of any rank; the coordinator takes {format_ns(host)} of the host's time a step.",
+        claim=f"{who} keeps the host from launching: for {format_ns(cost)} of the profiled step the devices idle while "
+        "it fetches and releases parameters.",
+        evidence=f"That is the least of any rank; it takes {format_ns(host)} of the host's time a step.",
         numbers={"coordinator_host_bound_ns": cost, "coordinator_ns": host},
         cost_ns=cost,
         place=step_place(analysis, worst.rank, worst.step),
-        knob=f"{_ZERO}.stage3_module_granularity_threshold or {_LEAF}, which fetch whole blocks instead of single "
-        "modules; or a larger micro-batch",
+        knob=f"{_KNOB}; or a larger micro-batch"
+        if engine is None
+        else f"a larger micro-batch; {larger_gathers(engine)}",
         gain=undilated(analysis, cost, "host-bound idle time in the coordinator, by the dilation of the profiler"),
     )
 
@@ -78,7 +84,7 @@ def cold_cache(analysis: Analysis) -> Iterator[Finding]:
     that are cold.
     """
     report = analysis.gathers
-    if report is None or not report.cold_steps:
+    if report is None or not report.cold_steps or torch_engine(analysis.manifest) is not None:
         return
     cold, warm = [step for step in report.steps if step.cold], warm_steps(report)
     of_cold, of_warm = (

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from zerotrace.analysis.findings.gather_costs import fetched_blocking, least, mean, warm_steps, worst_place
-from zerotrace.analysis.gathers.config import ZeroConfig, zero_config
+from zerotrace.analysis.findings.torch_knobs import (
+    earlier_gathers,
+    larger_gathers,
+    smaller_gathers,
+    torch_engine,
+)
+from zerotrace.analysis.gathers.config import zero_config
 from zerotrace.model import Analysis, Finding, Gain
 from zerotrace.units import format_bytes, format_count, format_ns
 
@@ -42,7 +48,7 @@ def demands(analysis: Analysis) -> Iterator[Finding]:
         numbers={"demand_blocking_ns": cost, "num_demand": count, "num_prefetch": prefetches},
         cost_ns=cost,
         place=worst_place(report.missed),
-        knob=_demand_knob(zero_config(analysis.manifest)),
+        knob=_demand_knob(analysis),
         gain=Gain(step_ns=cost, basis="the time for which demands hold compute back"),
     )
 
@@ -89,7 +95,9 @@ def small_gathers(analysis: Analysis) -> Iterator[Finding]:
         numbers={"transfer_ns": link.transfer_ns, "at_best_ns": link.at_best_ns, "blocking_ns": held},
         cost_ns=cost,
         place=worst_place(report.late or report.missed),
-        knob=f"larger {_BUCKET}: fewer and larger gathers",
+        knob=larger_gathers(engine)
+        if (engine := torch_engine(analysis.manifest))
+        else f"larger {_BUCKET}: fewer and larger gathers",
         gain=Gain(step_ns=min(cost, held), basis="what the rate of large gathers saves, if compute waits for it"),
     )
 
@@ -115,12 +123,18 @@ def large_prefetch_bucket(analysis: Analysis) -> Iterator[Finding]:
         numbers={"num_gathers": count, "prefetch_blocking_ns": cost, "hidden_ratio": ratio},
         cost_ns=cost,
         place=worst_place(report.late),
-        knob=f"smaller {_BUCKET}: some two layers",
+        knob=smaller_gathers(engine)
+        if (engine := torch_engine(analysis.manifest))
+        else f"smaller {_BUCKET}: some two layers",
         gain=Gain(step_ns=cost, basis="the time for which prefetches hold compute back"),
     )
 
 
-def _demand_knob(config: ZeroConfig | None) -> str:
+def _demand_knob(analysis: Analysis) -> str:
+    engine = torch_engine(analysis.manifest)
+    if engine is not None:
+        return earlier_gathers(engine)
+    config = zero_config(analysis.manifest)
     if config is not None and config.prefetch_bucket_size == 0:
         return f"{_BUCKET}: 50000000 with overlap_comm: true; prefetch is switched off"
     if config is not None and config.max_live_parameters is not None and config.max_live_parameters < config.num_params:

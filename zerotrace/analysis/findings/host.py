@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zerotrace.analysis.findings.torch_knobs import torch_engine
 from zerotrace.model import Analysis, Finding, Gain, Mode, Place, RankSummary, StepPartition
 from zerotrace.units import format_ns
 
 #: A device that waits for its host for less than this part of a step is not bound by it.
 BOUND_RATIO = 0.2
+
+_KNOB = "larger micro-batch, fused or compiled kernels"
 
 
 def host_bound(analysis: Analysis) -> Iterator[Finding]:
@@ -34,7 +37,7 @@ def host_bound(analysis: Analysis) -> Iterator[Finding]:
         numbers={"host_bound_ns": worst.host_bound_ns, "span_ns": worst.span_ns, "compute_ns": worst.compute_ns},
         cost_ns=worst.host_bound_ns,
         place=_worst_step(analysis, worst),
-        knob="larger micro-batch, fused or compiled kernels, or a lower stage: its hooks launch less",
+        knob=_KNOB if torch_engine(analysis.manifest) else f"{_KNOB}, or a lower stage: its hooks launch less",
         gain=_gain(analysis, worst),
     )
 

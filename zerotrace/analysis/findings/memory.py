@@ -8,7 +8,7 @@ from zerotrace.analysis.memory.measure import by_owner
 from zerotrace.errors import LedgerError
 from zerotrace.ledger import decoder_activations, decoder_shapes, deepspeed_ledger, read_settings
 from zerotrace.ledger.fit import with_changes
-from zerotrace.model import Analysis, DeepSpeedLedger, Finding, Gain, Owner, RankMemory, RunManifest
+from zerotrace.model import Analysis, EngineLedger, Finding, Gain, Owner, RankMemory, RunManifest
 from zerotrace.units import format_bytes
 
 #: Parts of the peak below which memory is not worth a finding.
@@ -162,7 +162,7 @@ def _where(high: RankMemory, low: RankMemory, name: str) -> str:
     )
 
 
-def _with_smaller_bucket(manifest: RunManifest) -> tuple[DeepSpeedLedger, DeepSpeedLedger] | None:
+def _with_smaller_bucket(manifest: RunManifest) -> tuple[EngineLedger, EngineLedger] | None:
     """The ledger as it is, and with a smaller bucket; ``None`` where there is none, or the bucket is small."""
     if manifest.ds_config is None or manifest.stage is None or not manifest.ranks:
         return None

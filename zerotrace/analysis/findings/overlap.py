@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from zerotrace.analysis.findings.torch_knobs import torch_engine
 from zerotrace.model import Analysis, Finding, Gain, RankTax, TaxVerdict
 from zerotrace.units import format_ns, format_ratio
 
@@ -45,7 +46,9 @@ def overlap_tax(analysis: Analysis) -> Iterator[Finding]:
             "compared_ratio": least.compared_ratio or 0.0,
         },
         cost_ns=cost,
-        knob=f"zero_optimization.overlap_comm: false; or {_FEWER}" if costs else _FEWER,
+        knob=f"zero_optimization.overlap_comm: false; or {_FEWER}"
+        if costs and torch_engine(analysis.manifest) is None
+        else _FEWER,
         gain=Gain(
             step_ns=cost,
             basis="what compute loses beside collectives" + (", less the transfer that it hides" if costs else ""),

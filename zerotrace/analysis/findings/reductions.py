@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from zerotrace.analysis.findings.gather_costs import step_place
+from zerotrace.analysis.findings.torch_knobs import smaller_reductions, torch_engine
 from zerotrace.model import Analysis, Finding, Gain, Place, ReductionStep
 from zerotrace.units import format_ns
 
@@ -29,9 +30,12 @@ def serial_reduction(analysis: Analysis) -> Iterator[Finding]:
         return
     sync = fmean(step.blocking_sync_ns or 0 for step in steps)
     how = "the host synchronises with it" if sync > cost / 2 else "kernels are launched, and held back by it"
-    knob = (
-        "zero_optimization.overlap_comm: true" if overlap is False else "smaller zero_optimization.reduce_bucket_size"
-    )
+    engine = torch_engine(analysis.manifest)
+    if engine is not None:
+        knob = smaller_reductions(engine, analysis.manifest)
+    else:
+        key = "overlap_comm: true" if overlap is False else "reduce_bucket_size"
+        knob = f"{'' if overlap is False else 'smaller '}zero_optimization.{key}"
     yield Finding(
         code="reduction_serial",
         claim=f"Compute waits behind the reduction of gradients for {format_ns(cost)} a step: {how}.",
@@ -40,7 +44,7 @@ def serial_reduction(analysis: Analysis) -> Iterator[Finding]:
         numbers={"blocking_ns": cost, "blocking_sync_ns": sync},
         cost_ns=cost,
         place=_place(analysis, steps),
-        knob=knob.format("zero_optimization"),
+        knob=knob,
         gain=Gain(step_ns=cost, basis="the time for which the reduction holds compute back"),
     )
 

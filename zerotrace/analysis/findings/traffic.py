@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotrace.analysis.findings.memory import SMALLER_BUCKET
+from zerotrace.analysis.findings.torch_knobs import keep_parameters, smaller_reductions, torch_engine
 from zerotrace.analysis.wire.settings import setting
 from zerotrace.model import (
     Analysis,
@@ -82,10 +83,15 @@ def few_buckets(analysis: Analysis) -> Iterator[Finding]:
     :data:`SMALLER_BUCKET` elements, and no more than the compute that hides nothing yet. Source:
     ``deepspeed/runtime/zero/stage_1_and_2.py``, ``reduce_independent_p_g_buckets_and_remove_grads``, and
     ``deepspeed/runtime/zero/stage3.py``, ``reduce_independent_p_g_buckets_and_remove_grads``: a bucket is reduced when
-    the next gradient does not fit into it, the last one after the backward pass.
+    the next gradient does not fit into it, the last one after the backward pass. DDP's is reduced when its last
+    gradient is there (``torch/csrc/distributed/c10d/reducer.cpp``).
     """
     wire, collectives = analysis.wire, analysis.collectives
-    if wire is None or collectives is None or not wire.num_params or not wire.stages or wire.stages[-1] == 0:
+    # DeepSpeed's stage 0 reduces after the backward pass, however many buckets there are; DDP does not.
+    engine = torch_engine(analysis.manifest)
+    if wire is None or collectives is None or not wire.num_params or not wire.stages:
+        return
+    if wire.stages[-1] == 0 and engine is None:
         return
     sent = _traffic(wire, WireRole.GRADIENTS)
     kinds = _kinds(collectives, sent)
@@ -100,6 +106,7 @@ def few_buckets(analysis: Analysis) -> Iterator[Finding]:
     left_open = time.transfer_ns * SMALLER_BUCKET * rounds / elements
     free_compute = max((rank.compute_ns - rank.overlapped_ns for rank in analysis.ranks), default=0.0)
     config = analysis.manifest.ds_config if analysis.manifest is not None else None
+    knob = _bucket_knob(config, wire.stages[-1]) if engine is None else smaller_reductions(engine, analysis.manifest)
     yield Finding(
         code="few_reduce_buckets",
         claim=f"The gradients go in {calls:g} bucket{'' if calls == 1 else 's'}, so that the last one cannot overlap: "
@@ -112,7 +119,7 @@ def few_buckets(analysis: Analysis) -> Iterator[Finding]:
         },
         cost_ns=time.open_ns,
         place=_longest(collectives, kinds),
-        knob=_bucket_knob(config, wire.stages[-1]),
+        knob=knob,
         gain=Gain(
             step_ns=_winnable(analysis, min(time.open_ns - left_open, free_compute)),
             basis=f"the open transfer, less that of a last bucket of {format_count(SMALLER_BUCKET)} elements",
@@ -121,7 +128,7 @@ def few_buckets(analysis: Analysis) -> Iterator[Finding]:
 
 
 def gathered_for_backward(analysis: Analysis) -> Iterator[Finding]:
-    """Parameters that stage 3 gathers a second time, for the backward pass.
+    """Parameters that stage 3 or FSDP2 gathers a second time, for the backward pass.
 
     Cost, and gain at most: the exposed transfer of the gathers launched in backward, mean of a step and rank. What it
     takes: the same parameters whole between forward and backward.
@@ -137,15 +144,12 @@ def gathered_for_backward(analysis: Analysis) -> Iterator[Finding]:
         return
     held = sum(t.size_bytes or 0.0 for t in sent)
     bytes_now = sum(t.sent_bytes or 0.0 for t in sent)
-    config = analysis.manifest.ds_config if analysis.manifest is not None else None
-    names = (f"{_ZERO}.stage3_max_live_parameters", f"{_ZERO}.stage3_max_reuse_distance")
-    now = [f"{name.rpartition('.')[2]} is {s.text}" for name in names if (s := setting(config, name)) is not None]
+    knob, now = _keeping_knob(analysis, wire.num_params)
     yield Finding(
         code="parameters_gathered_again",
         claim=f"{format_ratio(again / wire.num_params)} of the parameters are gathered again for the backward pass: a "
         f"rank sends {format_traffic(bytes_now)} a step for that.",
-        evidence=f"{_calls(sent, 'all-gather')} a step in backward take {time.text}."
-        + (f" {' and '.join(now)}." if now else ""),
+        evidence=f"{_calls(sent, 'all-gather')} a step in backward take {time.text}." + (f" {now}." if now else ""),
         numbers={
             "gathered_elements": again,
             "sent_bytes": bytes_now,
@@ -154,12 +158,26 @@ def gathered_for_backward(analysis: Analysis) -> Iterator[Finding]:
         },
         cost_ns=time.open_ns,
         place=_longest(collectives, kinds),
-        knob=f"{names[0]} and {names[1].rpartition('.')[2]}: above 2Ψ = {format_count(2 * wire.num_params)} nothing is "
-        f"given back in between, for up to {format_traffic(held)} more memory a rank",
+        knob=f"{knob}, for up to {format_traffic(held)} more memory a rank",
         gain=Gain(
             step_ns=_winnable(analysis, time.open_ns),
             basis="the transfer of these gathers, as far as no compute hides it",
         ),
+    )
+
+
+def _keeping_knob(analysis: Analysis, num_params: int) -> tuple[str, str]:
+    """What keeps parameters for the backward pass, and what is set now."""
+    engine = torch_engine(analysis.manifest)
+    if engine is not None:
+        return keep_parameters(engine), ""
+    config = analysis.manifest.ds_config if analysis.manifest is not None else None
+    names = (f"{_ZERO}.stage3_max_live_parameters", f"{_ZERO}.stage3_max_reuse_distance")
+    now = [f"{name.rpartition('.')[2]} is {s.text}" for name in names if (s := setting(config, name)) is not None]
+    return (
+        f"{names[0]} and {names[1].rpartition('.')[2]}: above 2Ψ = {format_count(2 * num_params)} nothing is given "
+        "back in between",
+        " and ".join(now),
     )
 
 

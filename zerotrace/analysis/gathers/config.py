@@ -33,8 +33,8 @@ class ZeroConfig:
 
 
 def zero_config(manifest: RunManifest | None) -> ZeroConfig | None:
-    """The configuration that a manifest holds; ``None`` without one."""
-    if manifest is None:
+    """The configuration that a manifest holds; ``None`` without one, and for an engine that is none of DeepSpeed's."""
+    if manifest is None or (manifest.stage is None and manifest.sharing is not None):
         return None
     stated = manifest.ds_config.get("zero_optimization") if manifest.ds_config is not None else None
     section = stated if isinstance(stated, dict) else {}

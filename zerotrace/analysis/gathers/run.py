@@ -44,9 +44,10 @@ def run_gathers(readings: Sequence[RankReading], meeting: Meeting | None, told: 
         meeting: the collectives of all ranks; ``None`` where there is one.
         told: what manifest and options say of the run.
     """
-    stage = told.stage if told.manifest is None else told.manifest.stage
-    if stage is not None and stage < 3:
-        reason = f"ZeRO stage {stage} keeps whole parameters on every rank: no module waits for a gather."
+    scheme = told.scheme
+    if scheme is not None and scheme.stage < 3:
+        name = scheme.name if told.engine is not None else f"ZeRO stage {scheme.stage}"
+        reason = f"{name} keeps whole parameters on every rank: no module waits for a gather."
         return RunGathers((), None, reason)
     unread = sum(reading.analysis.num_unread_labels for reading in readings)
     own = {reading.source.rank: found for reading in readings if (found := reading.analysis.gathers) is not None}

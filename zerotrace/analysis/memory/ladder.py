@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from zerotrace.errors import LedgerError
 from zerotrace.ledger import decoder_shapes, deepspeed_ledger, paper_ledger, read_settings
-from zerotrace.model import DeepSpeedLedger, LadderStep, PaperLedger, RunManifest
+from zerotrace.model import EngineLedger, LadderStep, PaperLedger, RunManifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class Rung:
     """One run of a ladder: its ledgers, and what was resident on the rank that held most."""
 
     paper: PaperLedger
-    deepspeed: DeepSpeedLedger
+    deepspeed: EngineLedger
     resident_bytes: int
 
 

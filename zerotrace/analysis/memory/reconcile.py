@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from zerotrace.model import (
-    DeepSpeedLedger,
+    EngineLedger,
     LedgerLine,
     OwnedBytes,
     Owner,
@@ -22,7 +22,7 @@ _SMALL_BYTES = 1 << 20
 
 
 def reconcile_resident(
-    memory: RankMemory, deepspeed: DeepSpeedLedger, paper: PaperLedger, *, words: Sequence[str] = ()
+    memory: RankMemory, deepspeed: EngineLedger, paper: PaperLedger, *, words: Sequence[str] = ()
 ) -> Reconciliation:
     """What a rank holds between steps, beside the ledgers.
 
@@ -35,7 +35,7 @@ def reconcile_resident(
     return _reconcile("resident", memory, memory.resident, deepspeed.lines, paper, words)
 
 
-def reconcile_peak(memory: RankMemory, deepspeed: DeepSpeedLedger, paper: PaperLedger) -> Reconciliation | None:
+def reconcile_peak(memory: RankMemory, deepspeed: EngineLedger, paper: PaperLedger) -> Reconciliation | None:
     """What a rank held at its peak, beside the instant of the step's ledger that fits it best.
 
     Returns:
@@ -53,7 +53,7 @@ def _distance(found: Reconciliation) -> int:
     return sum(abs(gap.gap_bytes or 0) for gap in found.owners if gap.owner is not Owner.WORKSPACE)
 
 
-def _at(instant: PeakLedger, memory: RankMemory, deepspeed: DeepSpeedLedger, paper: PaperLedger) -> Reconciliation:
+def _at(instant: PeakLedger, memory: RankMemory, deepspeed: EngineLedger, paper: PaperLedger) -> Reconciliation:
     return _reconcile(instant.instant, memory, memory.peak, (*deepspeed.lines, *instant.lines), paper, ())
 
 

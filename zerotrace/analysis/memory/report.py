@@ -17,7 +17,7 @@ from zerotrace.ledger import (
     read_settings,
 )
 from zerotrace.model import (
-    DeepSpeedLedger,
+    EngineLedger,
     MemoryCurve,
     MemoryReport,
     Owner,
@@ -111,7 +111,7 @@ def _paper(manifest: RunManifest) -> PaperLedger | None:
     return paper_ledger(decoder_shapes(manifest.model), manifest.stage or 0, manifest.world_size)
 
 
-def _deepspeed(manifest: RunManifest) -> tuple[DeepSpeedLedger | None, str | None]:
+def _deepspeed(manifest: RunManifest) -> tuple[EngineLedger | None, str | None]:
     if manifest.ds_config is None or manifest.stage is None:
         return None, None
     try:
@@ -127,13 +127,13 @@ def _deepspeed(manifest: RunManifest) -> tuple[DeepSpeedLedger | None, str | Non
     )
 
 
-def _resident(memories: Sequence[RankMemory], held: DeepSpeedLedger, theory: PaperLedger) -> Reconciliation:
+def _resident(memories: Sequence[RankMemory], held: EngineLedger, theory: PaperLedger) -> Reconciliation:
     memory = max(memories, key=lambda m: sum(entry.bytes for entry in m.resident))
     words = compare_ledgers(theory, held, by_owner(memory.resident))
     return reconcile_resident(memory, held, theory, words=words)
 
 
-def _peak(memories: Sequence[RankMemory], held: DeepSpeedLedger, theory: PaperLedger) -> Reconciliation | None:
+def _peak(memories: Sequence[RankMemory], held: EngineLedger, theory: PaperLedger) -> Reconciliation | None:
     return reconcile_peak(max(memories, key=lambda m: m.peak_bytes or 0), held, theory)
 
 

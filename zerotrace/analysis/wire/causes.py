@@ -55,7 +55,7 @@ def find_causes(facts: Facts) -> tuple[WireCause, ...]:
     causes = (cause for rule in _RULES for cause in rule(facts))
     if facts.engine is None:
         return tuple(causes)
-    return tuple(with_settings(cause, facts.engine, facts.settings) for cause in causes)
+    return tuple(with_settings(cause, facts.engine, facts) for cause in causes)
 
 
 def _all_reduce(facts: Facts) -> Iterator[WireCause]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from zerotrace.analysis.labelled import LabelTotal
 from zerotrace.labels import GatherKind, LabelEvent, Phase
-from zerotrace.model import CollectiveKind, WireRole, WireTraffic
+from zerotrace.model import CollectiveKind, ShardGroupRecord, WireRole, WireTraffic
 
 #: Bytes of an element of bf16 or fp16, in which theory counts.
 THEORY_ELEMENT_BYTES = 2
@@ -80,6 +80,8 @@ class Facts:
     """Which of torch's engines trained; ``None`` for DeepSpeed, and where that is unknown."""
     settings: Mapping[str, Any] | None = None
     """That engine's settings."""
+    groups: Sequence[ShardGroupRecord] = ()
+    """The groups of parameters that FSDP2 gathers together."""
 
     @property
     def unit_bytes(self) -> float:

@@ -246,6 +246,7 @@ def _with_gap(ledger: WireLedger, told: LabelMeans, request: LedgerRequest) -> W
         num_gathers=(request.scheme or STAGES[ledger.stages[-1]]).num_gathers,
         engine=request.engine,
         settings=manifest.engine_settings if manifest is not None else None,
+        groups=manifest.shard_groups if manifest is not None else (),
     )
     causes = find_causes(facts)
     theory = ledger.theory_ratio * facts.unit_bytes
