@@ -26,6 +26,15 @@ class OwnedStorage(msgspec.Struct, frozen=True, gc=False):
     num_tensors: int = 1
 
 
+class UnlocatedStorage(msgspec.Struct, frozen=True, gc=False):
+    """One storage that is there, but whose address nobody can tell: a bucket of torch's DDP."""
+
+    bytes: int
+    device: str
+    owner: Owner
+    holder: str
+
+
 class Owners(msgspec.Struct, frozen=True):
     """What one rank's engine held after the last step of the memory window."""
 
@@ -39,6 +48,7 @@ class Owners(msgspec.Struct, frozen=True):
     reserved_bytes: int | None = None
     workspace_bytes: int | None = None
     """What the libraries' workspaces held before the window."""
+    unlocated: list[UnlocatedStorage] = msgspec.field(default_factory=list)
 
 
 def read_owners(path: Path) -> tuple[Owners, str]:

@@ -12,6 +12,8 @@ from zerotrace.ledger.fit import FitOption, fit, wire_ratio
 from zerotrace.ledger.paper import paper_ledger
 from zerotrace.ledger.settings import Settings, read_settings
 from zerotrace.ledger.shapes import Shapes, decoder_shapes, parse_shapes, shapes_of
+from zerotrace.ledger.torch_engines import deal_out, torch_ledger
+from zerotrace.ledger.torch_run import TorchRun
 from zerotrace.ledger.words import compare_ledgers
 from zerotrace.ledger.workspaces import is_known
 
@@ -20,7 +22,9 @@ __all__ = [
     "FitOption",
     "Settings",
     "Shapes",
+    "TorchRun",
     "compare_ledgers",
+    "deal_out",
     "decoder_activations",
     "decoder_shapes",
     "deepspeed_ledger",
@@ -30,5 +34,6 @@ __all__ = [
     "parse_shapes",
     "read_settings",
     "shapes_of",
+    "torch_ledger",
     "wire_ratio",
 ]

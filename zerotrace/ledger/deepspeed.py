@@ -54,7 +54,8 @@ def deepspeed_ledger(
         notes.append("DeepSpeed refuses 16-bit parameters with fp32 accumulation at stage 0")
     add = (_stage_0, _stage_1, _stage_2, _stage_3)[settings.stage]
     add(book, shapes, settings, world_size)
-    add_workspaces(book, settings, device)
+    # DeepSpeed's own linear function, which stage 3 puts in the place of torch's, multiplies without cuBLASLt.
+    add_workspaces(book, device, with_lt=settings.stage < 3 or not settings.memory_efficient_linear)
     peaks = peak_ledgers(book, shapes, settings, world_size, activations)
     bytes_, source = estimate(shapes, settings, world_size)
     known = activations.forward_bytes if isinstance(activations, Activations) else activations

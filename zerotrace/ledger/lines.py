@@ -59,6 +59,10 @@ class Book:
             )
         )
 
+    def given(self, numels: Sequence[int], each: int) -> int:
+        """Bytes that tensors take, rounding included."""
+        return sum(numels) * each + (rounding_bytes(numel * each for numel in numels) if self.rounded else 0)
+
     def note(self, owner: Owner, what: str, source: str) -> None:
         """A line that says why something holds nothing."""
         self.lines.append(LedgerLine(owner=owner, what=what, formula="0", bytes=0, source=source))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 
 from zerotrace.ledger.lines import Book
-from zerotrace.ledger.settings import Settings
 from zerotrace.model import Owner
 
 _MIB = 1 << 20
@@ -51,14 +50,16 @@ def workspace_bytes(device: str | None) -> int:
     return _BEFORE_HOPPER
 
 
-def add_workspaces(book: Book, settings: Settings, device: str | None) -> None:
+def add_workspaces(book: Book, device: str | None, *, with_lt: bool) -> None:
     """Adds the workspaces of a training process.
 
-    A linear layer with a bias goes through cuBLASLt, which has one of 1 MiB; at stage 3 DeepSpeed's own linear
-    function (``memory_efficient_linear``) takes its place and multiplies without.
+    Args:
+        book: gets the lines.
+        device: name of the GPU; ``cpu`` for none of them.
+        with_lt: whether linear layers with a bias are torch's own: they go through cuBLASLt, which has one of 1 MiB.
     """
     if device == "cpu":
         return
     book.add(Owner.WORKSPACE, "cuBLAS: forward thread and autograd thread", [workspace_bytes(device)] * 2, 1, _SOURCE)
-    if settings.stage < 3 or not settings.memory_efficient_linear:
+    if with_lt:
         book.add(Owner.WORKSPACE, "cuBLASLt", [_MIB], 1, _SOURCE)

@@ -17,7 +17,7 @@ from zerotrace.analysis.memory.replay import (
     Lifetimes,
     replay,
 )
-from zerotrace.ingest.owners import OwnedStorage
+from zerotrace.ingest.owners import OwnedStorage, UnlocatedStorage
 from zerotrace.ingest.snapshot import Frame, Snapshot
 from zerotrace.intervals import Int64Array
 from zerotrace.model import MemoryCurve, OwnedBytes, Owner, OwnerCurve, RankMemory
@@ -42,16 +42,22 @@ class Measurement:
         return _curve(self.timeline, self.memory.rank or 0) if self.memory.num_events else None
 
 
-def measure(snapshot: Snapshot, storages: Sequence[OwnedStorage] = (), rank: int | None = None) -> Measurement:
+def measure(
+    snapshot: Snapshot,
+    storages: Sequence[OwnedStorage] = (),
+    rank: int | None = None,
+    unlocated: Sequence[UnlocatedStorage] = (),
+) -> Measurement:
     """Measures one device.
 
     Args:
         snapshot: the allocator's.
         storages: what the engine held at the same moment; none where there is no owners file.
         rank: for the tables.
+        unlocated: what the engine held at places that nobody can tell.
     """
     lifetimes = replay(snapshot)
-    names = name_blocks(snapshot, lifetimes, storages)
+    names = name_blocks(snapshot, lifetimes, storages, unlocated)
     resident = total_by_name(lifetimes, names, lifetimes.alive)
     memory = RankMemory(
         rank=rank,
@@ -67,7 +73,7 @@ def measure(snapshot: Snapshot, storages: Sequence[OwnedStorage] = (), rank: int
     return Measurement(memory=memory, timeline=_timeline(snapshot, lifetimes, names, rank))
 
 
-def engine_alone(storages: Iterable[OwnedStorage]) -> tuple[OwnedBytes, ...]:
+def engine_alone(storages: Iterable[OwnedStorage | UnlocatedStorage]) -> tuple[OwnedBytes, ...]:
     """What an engine holds by owner, where there is no snapshot: on CPU, most bytes first."""
     found: dict[tuple[Owner, str], list[int]] = {}
     for storage in storages:

@@ -17,7 +17,7 @@ from zerotrace.analysis.memory.stacks import (
     name_stack,
     owners_by_line,
 )
-from zerotrace.ingest.owners import OwnedStorage
+from zerotrace.ingest.owners import OwnedStorage, UnlocatedStorage
 from zerotrace.ingest.snapshot import Snapshot
 from zerotrace.intervals import Int64Array
 from zerotrace.model import OwnedBytes, Owner
@@ -26,6 +26,17 @@ from zerotrace.tables import BoolArray
 #: Sizes that torch asks for cuBLAS and cuBLASLt: 32 MiB on Hopper and later, 8 MiB + 128 KiB elsewhere, 1 MiB for Lt
 #: (``aten/src/ATen/cuda/CublasHandlePool.cpp``).
 WORKSPACE_BYTES = frozenset({32 << 20, (8 << 20) + (128 << 10), 1 << 20})
+
+#: Places in FSDP2, by how the owners file ends them.
+_FSDP_PARTS = {
+    ".grad (shard)": "shards of gradients",
+    "(shard)": "shards of parameters",
+    "(gathered)": "gathered parameters",
+    "(resharded after forward)": "parameters resharded after forward",
+    "(all-gather)": "buffers of all-gathers",
+    "(reduce-scatter)": "buffers of reduce-scatters",
+}
+_OF_FSDP = re.compile(f"({'|'.join(map(re.escape, _FSDP_PARTS))})$")
 
 _SCALAR_BYTES = 8
 _SCALARS = (Owner.OTHER, "single numbers")
@@ -48,10 +59,16 @@ class Names:
         return np.isin(self.code, codes)
 
 
-def name_blocks(snapshot: Snapshot, lifetimes: Lifetimes, storages: Sequence[OwnedStorage] = ()) -> Names:
+def name_blocks(
+    snapshot: Snapshot,
+    lifetimes: Lifetimes,
+    storages: Sequence[OwnedStorage] = (),
+    unlocated: Sequence[UnlocatedStorage] = (),
+) -> Names:
     """Names every block.
 
-    What is live at the end and holds a storage of the engine is named by that storage. All else goes by the stack
+    What is live at the end and holds a storage of the engine is named by that storage; a storage of which nobody knows
+    where it lies, is a block of just its size that holds no other. All else goes by the stack
     that allocated it; where that says no more than that it was in forward or backward, by the stack that freed it
     (a gradient is freed by what reduces it). What survives the step in a matrix product, in one of the sizes that
     torch asks for them, is a workspace.
@@ -60,6 +77,7 @@ def name_blocks(snapshot: Snapshot, lifetimes: Lifetimes, storages: Sequence[Own
         snapshot: has the stacks.
         lifetimes: the blocks.
         storages: what the owners file lists, of any device; none where there is no such file.
+        unlocated: what it lists without addresses.
     """
     names: dict[_Name, int] = {}
     code = np.full(lifetimes.address.size, -1, dtype=np.int64)
@@ -68,6 +86,8 @@ def name_blocks(snapshot: Snapshot, lifetimes: Lifetimes, storages: Sequence[Own
         code[chosen & (code < 0)] = names.setdefault(name, len(names))
 
     for name, chosen in _by_address(snapshot, lifetimes, storages).items():
+        take(chosen, name)
+    for name, chosen in _by_size(snapshot, lifetimes, unlocated, code < 0).items():
         take(chosen, name)
     take(lifetimes.requested <= _SCALAR_BYTES, _SCALARS)
     by_stack = [name_stack(stack) for stack in snapshot.stacks]
@@ -117,6 +137,10 @@ def part_of_holder(holder: str) -> str:
     """What a storage is, from the place in the engine where it was found, without the numbers of that place."""
     if holder.endswith("(persisted)"):
         return "persisted parameters"
+    if holder.startswith("parallel.reducer"):
+        return "buckets of DDP"
+    if of_fsdp := _OF_FSDP.search(holder):
+        return _FSDP_PARTS[of_fsdp[0]]
     if holder.startswith("module."):
         for end, part in ((".ds_tensor", "partitions"), (".ds_secondary_tensor", "secondary partitions"),
                           ("(buffer)", "buffers of the model"), (".grad_accum", "accumulated gradients"),
@@ -146,6 +170,24 @@ def _by_address(
         if holds:
             name = (storage.owner, part_of_holder(storage.holder))
             found.setdefault(name, np.zeros(lifetimes.address.size, dtype=bool))[where] = True
+    return found
+
+
+def _by_size(
+    snapshot: Snapshot, lifetimes: Lifetimes, unlocated: Sequence[UnlocatedStorage], free: BoolArray
+) -> Mapping[_Name, BoolArray]:
+    """For each storage without an address, a live block of its size; the one that was allocated first."""
+    here = [s for s in unlocated if s.device in (f"cuda:{snapshot.device}", f"xpu:{snapshot.device}")]
+    candidates = np.flatnonzero(free & lifetimes.alive)
+    candidates = candidates[np.argsort(lifetimes.start_event[candidates], kind="stable")]
+    waiting: dict[int, list[int]] = {}
+    for block in candidates.tolist():
+        waiting.setdefault(int(lifetimes.requested[block]), []).append(block)
+    found: dict[_Name, BoolArray] = {}
+    for storage in here:
+        if blocks := waiting.get(storage.bytes):
+            name = (storage.owner, part_of_holder(storage.holder))
+            found.setdefault(name, np.zeros(lifetimes.address.size, dtype=bool))[blocks.pop(0)] = True
     return found
 
 

@@ -170,11 +170,15 @@ def _measure(
     timeline: pa.Table | None = None
     curve: MemoryCurve | None = None
     if owners is not None and believed.use_owners:
-        memory = replace(memory, resident=engine_alone(owners.storages), owners_file=record.owners_file)
+        memory = replace(
+            memory, resident=engine_alone([*owners.storages, *owners.unlocated]), owners_file=record.owners_file
+        )
     else:
         owners = None
     if snapshots and believed.use_snapshot:
-        measured = measure(snapshots[0], owners.storages if owners else (), record.rank)
+        measured = measure(
+            snapshots[0], owners.storages if owners else (), record.rank, owners.unlocated if owners else ()
+        )
         memory = replace(
             measured.memory, snapshot_file=record.snapshot_file, owners_file=memory.owners_file,
             window_peak_bytes=owners.peak_bytes if owners else None,

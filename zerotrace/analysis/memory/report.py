@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from zerotrace.analysis.memory.measure import by_owner
 from zerotrace.analysis.memory.reconcile import reconcile_peak, reconcile_resident
+from zerotrace.analysis.memory.torch_run import torch_ledger_of
 from zerotrace.errors import LedgerError
 from zerotrace.ledger import (
     Shapes,
@@ -55,7 +56,7 @@ def memory_report(
             return None, "the traces have no manifest, which would name snapshots and hold the gauges"
         return MemoryReport(paper=paper, profiled=tuple(profiled), reason=_NO_MANIFEST), None
     theory = _paper(manifest) if contradiction is None else None
-    held, refused = _deepspeed(manifest) if contradiction is None else (None, f"no ledger, since {contradiction}")
+    held, refused = _ledger(manifest) if contradiction is None else (None, f"no ledger, since {contradiction}")
     with_owners = [memory for memory in ranks if memory.resident and _is_named(memory)]
     resident = peak = None
     if held is not None and theory is not None and with_owners:
@@ -105,14 +106,17 @@ def theory_alone(stage: int | None, num_params: int | None, world_size: int | No
 
 
 def _paper(manifest: RunManifest) -> PaperLedger | None:
-    """Of the stage; of an engine without stages that runs on one device, what nothing shards."""
-    if manifest.stage is None and manifest.world_size > 1:
+    """Of the stage, or of the one that shards the same states; on one device, what nothing shards."""
+    scheme = manifest.sharing
+    if scheme is None and manifest.world_size > 1:
         return None
-    return paper_ledger(decoder_shapes(manifest.model), manifest.stage or 0, manifest.world_size)
+    return paper_ledger(decoder_shapes(manifest.model), scheme.stage if scheme else 0, manifest.world_size)
 
 
-def _deepspeed(manifest: RunManifest) -> tuple[EngineLedger | None, str | None]:
-    if manifest.ds_config is None or manifest.stage is None:
+def _ledger(manifest: RunManifest) -> tuple[EngineLedger | None, str | None]:
+    if manifest.stage is None:
+        return torch_ledger_of(manifest), None
+    if manifest.ds_config is None:
         return None, None
     try:
         settings = read_settings(manifest.ds_config, manifest.stage)
