@@ -70,6 +70,10 @@ def _gathered(loss: Book, reduce: Book, run: TorchRun) -> None:
             each, f"{_COLLECTIVES}, foreach_all_gather_copy_out",
         )  # fmt: skip
     if run.kept_elements < sum(groups):
+        loss.add(
+            Owner.GATHERED_PARAMS, "the last group, on its way for the backward pass", [largest], each,
+            f"{_COLLECTIVES}, foreach_all_gather",
+        )  # fmt: skip
         reduce.add(
             Owner.GATHERED_PARAMS, "the group at work and the next one", [largest] * 2, each,
             f"{_COLLECTIVES}, foreach_all_gather",

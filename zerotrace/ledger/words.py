@@ -1,4 +1,4 @@
-"""Where DeepSpeed's ledger and the paper's part, in sentences."""
+"""Where an engine's ledger and the paper's part, in sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compare_ledgers(
 
     Args:
         paper: of the same stage, model and world size.
-        deepspeed: what the build holds.
+        deepspeed: what the engine holds.
         measured: bytes of each owner where they were measured; they take the place of the ledger's.
     """
     told = _by_owner(deepspeed.lines)
@@ -35,7 +35,9 @@ def compare_ledgers(
         f"{format_bytes(abs(more))} {direction} than the paper's {formula} ({format_bytes(paper.bytes)})."
     ]
     sentences += _of_gradients(paper, held, theory)
-    if paper.stage == 3:
+    if deepspeed.engine != "deepspeed":
+        sentences += _of_torch(paper, held, theory)
+    elif paper.stage == 3:
         sentences += _of_stage_3(paper, held, theory)
     offloaded = sum(line.offloaded_bytes for line in deepspeed.lines)
     if offloaded:
@@ -79,6 +81,26 @@ def _of_stage_3(paper: PaperLedger, held: Mapping[Owner, float], theory: Mapping
             f"{format_bytes(over)} more, none of it all-gather buffers."
         )
     return [sentence]
+
+
+def _of_torch(paper: PaperLedger, held: Mapping[Owner, float], theory: Mapping[Owner, float]) -> list[str]:
+    """What torch's own engines hold otherwise than theory."""
+    found = []
+    buckets, params = held.get(Owner.REDUCE_BUCKET, 0), held.get(Owner.PARAMS, 0)
+    if buckets:
+        found.append(f"DDP keeps its buckets between steps, as large as the gradients: {format_bytes(buckets)}.")
+    if paper.stage == 3 and not params:
+        found.append(
+            f"What FSDP2 shards are the master weights: there are no 16-bit parameters between steps, for which the "
+            f"paper counts {format_bytes(theory.get(Owner.PARAMS, 0))}."
+        )
+    more = held.get(Owner.MASTER, 0) - theory.get(Owner.MASTER, 0)
+    if paper.stage == 1 and more > _MINOR * theory.get(Owner.MASTER, 0):
+        found.append(
+            f"Whole parameters are dealt out to ranks, not equal shards: this rank keeps master weights and states of "
+            f"{format_bytes(more)} more each than an equal share has."
+        )
+    return found
 
 
 def _by_owner(lines: Iterable[LedgerLine]) -> dict[Owner, float]:

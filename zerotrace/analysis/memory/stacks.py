@@ -2,7 +2,7 @@
 
 Function names were read in the sources of DeepSpeed 0.16.0 to 0.19.8 (``runtime/zero/stage3.py``,
 ``stage_1_and_2.py``, ``partition_parameters.py``, ``runtime/fp16/*_optimizer.py``, ``runtime/bf16_optimizer.py``,
-``runtime/engine.py``) and of torch 2.4 to 2.13 (``torch/optim``). Lines are used in one way only: which of two
+``runtime/engine.py``) and of torch 2.4 to 2.13 (``torch/optim``, ``torch/distributed/fsdp/_fully_shard``). Lines are used in one way only: which of two
 allocations in one function comes first.
 """
 
@@ -38,6 +38,7 @@ _STAGE12, _STAGE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
 _PARTITION = "runtime/zero/partition_parameters.py"
 _UNFUSED, _FUSED = "runtime/fp16/unfused_optimizer.py", "runtime/fp16/fused_optimizer.py"
 _BF16 = "runtime/bf16_optimizer.py"
+_FSDP_PARAM, _FSDP_TRAFFIC = "_fully_shard/_fsdp_param.py", "_fully_shard/_fsdp_collectives.py"
 _ADAM_STATE = ((Owner.EXP_AVG, "first moment"), (Owner.EXP_AVG_SQ, "second moment"))
 _NORMS = "norms of gradients"
 _GRADIENTS = "gradients for the optimizer"
@@ -88,6 +89,21 @@ RULES: tuple[StackRule, ...] = (
     *(_rule(Owner.GRADS, _GRADIENTS, file) for file in (_UNFUSED, _FUSED, _BF16)),
     _rule(Owner.REDUCE_BUCKET, _FLAT_COPY, "runtime/engine.py", ".*allreduce.*|.*reduce_gradients.*"),
     _rule(Owner.PARAMS, "the model's parameters", "runtime/engine.py", "_configure_distributed_model"),
+    # torch's own engines, and the optimizer of the runners
+    _rule(Owner.GATHERED_PARAMS, "gathered parameters", _FSDP_PARAM,
+          "alloc_storage|alloc_all_gather_outputs|init_all_gather_outputs|init_unsharded_param"),
+    _rule(Owner.MASTER, "shards of parameters", _FSDP_PARAM, "_init_sharded_param"),
+    _rule(Owner.GATHERED_PARAMS, "shards in the type that is gathered", _FSDP_TRAFFIC, "_get_param_all_gather_inputs"),
+    _rule(Owner.GATHERED_PARAMS, "buffers of all-gathers", _FSDP_TRAFFIC, "foreach_all_gather.*"),
+    _rule(Owner.REDUCE_BUCKET, "buffers of reduce-scatters", _FSDP_TRAFFIC, "foreach_reduce_scatter_copy_in"),
+    StackRule(
+        owners=((Owner.REDUCE_BUCKET, "buffers of reduce-scatters"), (Owner.GRAD_PARTITION, "shards of gradients")),
+        file=_FSDP_TRAFFIC,
+        functions="foreach_reduce",
+    ),
+    _rule(Owner.REDUCE_BUCKET, "buckets of DDP", "torch/nn/parallel/distributed.py", "_ddp_init_helper"),
+    _rule(Owner.MASTER, "fp32 copies", "runners/master_adamw.py", "__init__"),
+    _rule(Owner.GRADS, _GRADIENTS, "runners/master_adamw.py", "step"),
     _rule(Owner.PARAMS, "the model's parameters", "torch/nn/modules/", "__init__|reset_parameters"),
     _rule(Owner.WORKSPACE, "temporaries of the optimizer", "torch/optim/"),
 )  # fmt: skip
