@@ -10,18 +10,18 @@ from zerotrace.units import format_count
 
 _HALVES = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16"}
 
+_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
 
 def work_of(manifest: RunManifest) -> Work:
     """What a rank computes in a step of a run."""
-    config = manifest.ds_config
     return Work(
         model=manifest.model.name,
         num_params=manifest.model.num_params,
         micro_batch=manifest.micro_batch,
         num_micro_steps=_num_micro_steps(manifest),
         sequence=manifest.sequence,
-        # Without DeepSpeed, the runners train in bf16 as the study does.
-        precision="bf16" if config is None else _precision(config),
+        precision=_precision_of(manifest),
         device=", ".join(sorted({rank.device for rank in manifest.ranks})),
     )
 
@@ -60,6 +60,19 @@ def _num_micro_steps(manifest: RunManifest) -> int:
     if not isinstance(batch, int) or manifest.micro_batch is None:
         return 1
     return batch // (manifest.micro_batch * manifest.world_size)
+
+
+def _precision_of(manifest: RunManifest) -> str | None:
+    """The type of the forward pass: as configured, else that of what FSDP2 gathers or DDP reduces.
+
+    The runners train in bf16, as the study does.
+    """
+    if manifest.ds_config is not None:
+        return _precision(manifest.ds_config)
+    types = {group.dtype for group in manifest.shard_groups} or {bucket.dtype for bucket in manifest.buckets}
+    if types:
+        return _TYPES.get(types.pop()) if len(types) == 1 else None
+    return "bf16" if manifest.model.num_layers is not None or manifest.engine == "single" else None
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:

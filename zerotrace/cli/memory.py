@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.text import Text
 
 from zerotrace.model import MemoryReport, OwnedBytes, Owner, Reconciliation
-from zerotrace.report.memory_words import difference_words
+from zerotrace.report.memory_words import difference_words, whose_ledger
 from zerotrace.units import format_bytes
 
 _MAX_OWNERS = 2
@@ -21,7 +21,7 @@ def memory_lines(memory: MemoryReport) -> Iterator[Text]:
         if held.peak:
             line += f"; peak {_owners(held.peak)}"
         yield Text(f"{line}.")
-    told = [text for name in ("resident", "peak") if (text := _against(getattr(memory, name), name))]
+    told = [text for name in ("resident", "peak") if (text := _against(memory, name))]
     if told:
         yield Text(f"Ledger: {'; '.join(told)}.")
     elif memory.paper is not None:
@@ -43,11 +43,13 @@ def _owners(entries: Iterable[OwnedBytes]) -> str:
     return f"{format_bytes(sum(totals.values()))} ({', '.join(named)})"
 
 
-def _against(found: Reconciliation | None, name: str) -> str | None:
+def _against(memory: MemoryReport, name: str) -> str | None:
+    found: Reconciliation | None = getattr(memory, name)
     if found is None:
         return None
+    whose = whose_ledger(memory.deepspeed).replace("’", "'")
     paper = f", the paper's {format_bytes(found.paper_bytes)}" if name == "resident" else ""
     return (
-        f"{name} {format_bytes(found.measured_bytes)}, DeepSpeed's {format_bytes(found.deepspeed_bytes)}{paper}: "
+        f"{name} {format_bytes(found.measured_bytes)}, {whose} {format_bytes(found.deepspeed_bytes)}{paper}: "
         f"{difference_words(found)}"
     )

@@ -12,7 +12,7 @@ from zerotrace.model.spread import Spread
 from zerotrace.model.vocabulary import Owner
 from zerotrace.model.wire import CollectiveKind
 
-COMPARISON_VERSION = "1.2"
+COMPARISON_VERSION = "1.3"
 
 
 class Cause(str, Enum):
@@ -94,7 +94,7 @@ class HeldMemory:
     paper_bytes: float | None = None
     """Model states in theory; ``None`` at the peak, which theory does not tell."""
     deepspeed_bytes: int | None = None
-    """DeepSpeed's ledger; ``None`` without DeepSpeed, and at the peak where activations are unknown."""
+    """The engine's ledger; ``None`` where there is none, and at the peak where activations are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +138,34 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossCheck:
+    """Losses of rank 0 after the same steps from the same seed, held against those of another run.
+
+    The work of two runs is equal where they agree to what bf16 resolves.
+    """
+
+    beside: str
+    """Name of the other run."""
+    num_steps: int
+    """Steps whose loss both know."""
+    first_ratio: float
+    """``|difference| / loss`` of the first step, before which nothing was updated."""
+    rms_ratio: float | None
+    """Root mean square of ``difference / loss`` over all steps; ``None`` beside a run of other ranks, which trains on
+    other tokens."""
+    tolerance_ratio: float
+    """Up to which both count as equal: the distance of two numbers of bf16."""
+    equal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparedRun:
     """One run of a comparison."""
 
     name: str
     engine: str
+    scheme: str | None = None
+    """How its ranks share model states: ``ZeRO-3``, ``DDP``; ``None`` where that is unknown."""
     stage: int | None
     """ZeRO stage; ``None`` for an engine that has none."""
     world_size: int
@@ -165,6 +188,9 @@ class ComparedRun:
     """``step − baseline's step``; ``None`` without a baseline of the same work, and for the baseline itself."""
     differences: tuple[str, ...] = ()
     """What makes its step another work than that of the first run."""
+    loss_check: LossCheck | None = None
+    """Its losses beside those of the first run of as many ranks; ``None`` for that run, and where there is nothing to
+    compare."""
     label: str
     """A short name, unlike those of the others: ``stage 3``, ``single``, else the name."""
     step_error_ns: float | None = None
@@ -179,7 +205,7 @@ class ComparedRun:
     overlap_ratio: float | None = None
     """Σ overlapped / Σ communication over ranks and profiled steps."""
     hidden_ratio: float | None = None
-    """Σ hidden / Σ gather of stage 3's parameter gathers; ``None`` where there are none."""
+    """Σ hidden / Σ gather of parameter gathers; ``None`` where there are none."""
     hidden_transfer_ratio: float | None = None
     """The same over transfer alone, waiting left out."""
 
@@ -189,7 +215,7 @@ class Setting:
     """Something about how runs were made in which they differ."""
 
     section: str
-    """``run``, ``DeepSpeed configuration``, ``versions`` or ``environment``."""
+    """``run``, ``DeepSpeed configuration``, ``engine settings``, ``versions`` or ``environment``."""
     key: str
     """With dots for sections of the configuration."""
     values: tuple[str | None, ...]
@@ -204,6 +230,7 @@ class Repeats:
     runs: tuple[int, ...]
     """Places in :attr:`Comparison.runs`, rising."""
     stage: int | None
+    scheme: str | None = None
     figures: Mapping[Quantity, Spread]
     """The spread of each known figure over the runs; that of one run has no width."""
     words: str | None = None
@@ -264,6 +291,7 @@ class Comparison:
     repeats: tuple[Repeats, ...] = ()
     """The runs by configuration."""
     deltas: tuple[Delta, ...] = ()
-    """The ladder's rungs, lowest first; then every other configuration beside the one that it is a variant of."""
+    """The ladder's rungs, lowest first; then every other configuration beside the one that it is a variant of, and
+    those of torch's engines beside the stage that does the same."""
     notes: tuple[str, ...] = ()
     """What a reader of the figures should know, one sentence each."""

@@ -75,3 +75,9 @@ def scheme_of(engine: str, stage: int | None, settings: Mapping[str, Any] | None
     if engine == "fsdp1":
         return _FSDP1.get(str(told.get("sharding_strategy")))
     return _ENGINES.get(engine)
+
+
+def beside(name: str | None) -> str | None:
+    """Name of the scheme that one is held against: see :attr:`Scheme.beside`."""
+    known = (*STAGES, _SINGLE, _DDP, _ZERO1, _FSDP2, _KEPT, *_FSDP1.values())
+    return next((scheme.beside for scheme in known if scheme.name == name), None)

@@ -1,4 +1,4 @@
-"""Section 6, memory: what a rank holds by owner, measured, by DeepSpeed's ledger and in theory."""
+"""Section 6, memory: what a rank holds by owner, measured, by the engine's ledger and in theory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotrace.model import (
     Reconciliation,
 )
 from zerotrace.report.charts import Chart, label_px
-from zerotrace.report.memory_words import difference_words
+from zerotrace.report.memory_words import difference_words, whose_ledger
 from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import GIB, NS_PER_MS, format_bytes, format_ns
 
@@ -43,7 +43,7 @@ _INSTANTS = {"loss": "the loss", "reduce": "the first reduction", "step": "the o
 
 @dataclass(frozen=True, kw_only=True)
 class LineRow:
-    """One line of DeepSpeed's ledger, and the instant that it belongs to."""
+    """One line of the engine's ledger, and the instant that it belongs to."""
 
     when: str
     line: LedgerLine
@@ -54,6 +54,8 @@ class MemorySection:
     """What the section shows."""
 
     memory: MemoryReport
+    whose: str
+    """Whose ledger it is held against: ``DeepSpeed’s``."""
     lead: str
     peak_lead: str | None
     chart: Chart | None
@@ -76,8 +78,9 @@ def memory_section(memory: MemoryReport | None) -> MemorySection | None:
         return None
     return MemorySection(
         memory=memory,
+        whose=whose_ledger(memory.deepspeed),
         lead=_lead(memory),
-        peak_lead=_peak_lead(memory.peak) if memory.peak else None,
+        peak_lead=_peak_lead(memory.peak, whose_ledger(memory.deepspeed)) if memory.peak else None,
         chart=_chart(memory),
         timeline=_timeline(memory.curve) if memory.curve else None,
         lines=tuple(_lines(memory)),
@@ -119,9 +122,9 @@ def _highest(memory: MemoryReport) -> RankMemory | None:
     )
 
 
-def _peak_lead(peak: Reconciliation) -> str:
+def _peak_lead(peak: Reconciliation, whose: str) -> str:
     return tell(
-        f"The peak of rank {peak.rank} is {{}}, at {_INSTANTS[peak.instant]}; by DeepSpeed’s ledger {{}}: {{}}.",
+        f"The peak of rank {peak.rank} is {{}}, at {_INSTANTS[peak.instant]}; by {whose} ledger {{}}: {{}}.",
         shown(peak.measured_bytes, format_bytes),
         shown(peak.deepspeed_bytes, format_bytes),
         difference_words(peak),
@@ -137,7 +140,8 @@ def _chart(memory: MemoryReport) -> Chart | None:
     used = {OWNER_ROLES[owner] for row in rows for owner, size in row.parts if size}
     return Chart(
         id="memory-bars",
-        caption="Bytes of a rank by owner: measured, by DeepSpeed’s ledger, in theory; between steps and at the peak.",
+        caption=f"Bytes of a rank by owner: measured, by {whose_ledger(memory.deepspeed)} ledger, in theory; between "
+        "steps and at the peak.",
         label="Memory by owner; the same figures are in the tables below",
         legend=tuple(role for role in dict.fromkeys(OWNER_ROLES.values()) if role in used),
         figure={
@@ -167,20 +171,21 @@ def _chart(memory: MemoryReport) -> Chart | None:
 
 
 def _rows(memory: MemoryReport) -> Iterable[_Row]:
-    """Between steps and at the peak: measured, DeepSpeed's, the paper's, as far as they are known."""
+    """Between steps and at the peak: measured, the engine's, the paper's, as far as they are known."""
     resident, peak, measured = memory.resident, memory.peak, _highest(memory)
+    whose = whose_ledger(memory.deepspeed)
     if resident is not None:
         yield _Row("between steps", _measured(resident), resident.measured_bytes)
-        yield _Row("DeepSpeed’s", _told(resident), resident.deepspeed_bytes)
+        yield _Row(whose, _told(resident), resident.deepspeed_bytes)
     elif measured is not None:
         yield _Row("between steps", _listed(measured.resident), measured.resident_bytes)
     elif memory.deepspeed is not None:
-        yield _Row("DeepSpeed’s", _listed(memory.deepspeed.lines), memory.deepspeed.bytes)
+        yield _Row(whose, _listed(memory.deepspeed.lines), memory.deepspeed.bytes)
     if memory.paper is not None:
         yield _Row("the paper’s", _listed(memory.paper.lines), memory.paper.bytes)
     if peak is not None:
         yield _Row(_AT_PEAK, _measured(peak), peak.measured_bytes)
-        yield _Row("DeepSpeed’s", _told(peak), peak.deepspeed_bytes)
+        yield _Row(whose, _told(peak), peak.deepspeed_bytes)
     elif measured is not None and measured.peak:
         yield _Row(_AT_PEAK, _listed(measured.peak), measured.peak_bytes)
 
@@ -291,7 +296,7 @@ def _measured(found: Reconciliation) -> list[tuple[Owner, float]]:
 
 
 def _told(found: Reconciliation) -> list[tuple[Owner, float]]:
-    """DeepSpeed's ledger; what it does not know is drawn as measured, so that bars compare."""
+    """The engine's ledger; what it does not know is drawn as measured, so that bars compare."""
     return [
         (gap.owner, gap.measured_bytes if gap.deepspeed_bytes is None else gap.deepspeed_bytes) for gap in found.owners
     ]

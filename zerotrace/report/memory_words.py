@@ -1,8 +1,8 @@
-"""What is between measured memory and DeepSpeed's ledger, in words: for the page and for the terminal."""
+"""What is between measured memory and the engine's ledger, in words: for the page and for the terminal."""
 
 from __future__ import annotations
 
-from zerotrace.model import OwnerGap, Reconciliation
+from zerotrace.model import EngineLedger, OwnerGap, Reconciliation
 from zerotrace.report.words import joined, shown, tell
 from zerotrace.units import format_bytes, format_ratio
 
@@ -11,6 +11,11 @@ _WORTH_NAMING = 0.001
 
 #: From this part on, what has no name is given as a part, too.
 _WORTH_A_RATIO = 0.001
+
+
+def whose_ledger(ledger: EngineLedger | None) -> str:
+    """Whose ledger it is: ``DeepSpeed’s``, ``torch’s``."""
+    return "DeepSpeed’s" if ledger is None or ledger.engine == "deepspeed" else "torch’s"
 
 
 def difference_words(found: Reconciliation) -> str:

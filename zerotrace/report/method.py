@@ -375,7 +375,7 @@ def has_notes(rows: Sequence[HtaComparison]) -> bool:
 
 
 def configuration_text(analysis: Analysis) -> str | None:
-    """The whole DeepSpeed configuration, indented JSON; ``None`` where there was none."""
-    if analysis.manifest is None or analysis.manifest.ds_config is None:
-        return None
-    return json.dumps(analysis.manifest.ds_config, indent=2, ensure_ascii=False, default=str)
+    """The whole DeepSpeed configuration, or the settings of another engine, indented JSON; ``None`` without either."""
+    manifest = analysis.manifest
+    told = None if manifest is None else manifest.engine_settings if manifest.ds_config is None else manifest.ds_config
+    return None if told is None else json.dumps(told, indent=2, ensure_ascii=False, default=str)

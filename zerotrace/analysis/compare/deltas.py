@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 
 from zerotrace.analysis.ablation import CERTAIN
 from zerotrace.model import Change, ComparedRun, Delta, HeldMemory, Owner, OwnerBytes, Quantity, Repeats
+from zerotrace.model.schemes import beside
 from zerotrace.units import format_bytes, format_ns, format_traffic
 
 
@@ -16,8 +17,9 @@ def find_deltas(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> tupl
     """The rungs of the ladder, lowest first; then each other configuration beside the one that it is a variant of.
 
     The ladder is that of the first configuration with a stage, of as many ranks and the same work. A variant is held
-    against the first configuration of its stage. Without a ladder, each is held against the first of all. What does
-    other work than the first run is held against nothing.
+    against the first configuration of its stage, one of torch's engines against the stage that does the same. Without a
+    ladder, or without that stage, each is held against the first of all. What does other work than the first run is
+    held against nothing.
 
     Args:
         repeats: the configurations.
@@ -25,8 +27,11 @@ def find_deltas(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> tupl
     """
     alike = [place for place, group in enumerate(repeats) if not runs[group.runs[0]].differences]
     rungs = _rungs(alike, repeats, runs)
+    twins = {place: twin for place in alike if (twin := _twin(place, alike, repeats, runs)) is not None}
     if len(rungs) < 2:
-        return tuple(_delta(alike[0], place, False, repeats, runs) for place in alike[1:])
+        # The first of all may have its twin behind it: that pair is told of once.
+        pairs = [(twins.get(place, alike[0]), place) for place in alike[1:]]
+        return tuple(_delta(before, after, False, repeats, runs) for before, after in pairs)
     ladder = [_delta(low, high, True, repeats, runs) for low, high in pairwise(rungs)]
     by_stage = {repeats[place].stage: place for place in reversed(alike)} | {repeats[p].stage: p for p in rungs}
     variants = [
@@ -34,7 +39,24 @@ def find_deltas(repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> tupl
         for place in alike
         if repeats[place].stage is not None and by_stage[repeats[place].stage] != place
     ]
-    return (*ladder, *variants)
+    kin = [_delta(twin, place, False, repeats, runs) for place, twin in twins.items()]
+    return (*ladder, *variants, *kin)
+
+
+def _twin(place: int, alike: Sequence[int], repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> int | None:
+    """The first configuration that does what one of torch's engines does; else that of which it is a variant."""
+    world = runs[repeats[place].runs[0]].world_size
+    by_scheme = {
+        repeats[other].scheme: other for other in reversed(alike) if runs[repeats[other].runs[0]].world_size == world
+    }
+    wanted = beside(repeats[place].scheme)
+    while wanted is not None and wanted not in by_scheme:
+        wanted = beside(wanted)
+    if wanted is not None:
+        return by_scheme[wanted]
+    # The second of two configurations of one engine is a variant of the first.
+    first = by_scheme.get(repeats[place].scheme)
+    return first if repeats[place].stage is None and first != place else None
 
 
 def _rungs(alike: Sequence[int], repeats: Sequence[Repeats], runs: Sequence[ComparedRun]) -> list[int]:
@@ -142,7 +164,7 @@ def delta_words(before: str, after: str, changes: Sequence[Change]) -> str:
     first = told[0]
     texts = [f"{first.text} {first.joint} {before}{first.remark}", *(f"{one.text}{one.remark}" for one in told[1:])]
     listed = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])}, and {texts[-1]}"
-    return f"{'S' + after[1:] if after.startswith('stage ') else after} {listed}."
+    return f"{'S' + after[1:] if after.startswith(('stage ', 'single ')) else after} {listed}."
 
 
 @dataclass(frozen=True)

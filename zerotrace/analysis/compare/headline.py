@@ -63,7 +63,7 @@ def _left_out(repeats: Sequence[Repeats], rivals: Sequence[Repeats], runs: Seque
 
 def _names(labels: Sequence[str]) -> str:
     text = _listed(labels)
-    return f"S{text[1:]}" if text.startswith("stage ") else text
+    return f"S{text[1:]}" if text.startswith(("stage ", "single ")) else text
 
 
 def _listed(labels: Sequence[str]) -> str:

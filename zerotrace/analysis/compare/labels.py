@@ -9,7 +9,7 @@ from zerotrace.analysis.captured import CapturedRun
 
 
 def label_runs(runs: Sequence[CapturedRun]) -> tuple[str, ...]:
-    """The shortest of each run's names that no other has: ``stage 3``, its folder, its folder's last two parts.
+    """The shortest of each run's names that no other has: ``stage 3``, ``DDP``, its folder, two parts of its folder.
 
     Where none is its own, a number tells the runs apart.
     """
@@ -39,7 +39,7 @@ def _name_where_unlike(
 
 
 def _scheme(run: CapturedRun) -> str:
-    return run.manifest.engine if run.manifest.stage is None else f"stage {run.manifest.stage}"
+    return run.manifest.scheme if run.manifest.stage is None else f"stage {run.manifest.stage}"
 
 
 def _folder(run: CapturedRun) -> str:

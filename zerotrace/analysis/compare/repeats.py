@@ -60,6 +60,7 @@ def _repeats(group: Sequence[int], compared: Sequence[ComparedRun], alone: bool)
         label=f"stage {first.stage}" if alone and first.stage is not None else first.label,
         runs=tuple(group),
         stage=first.stage,
+        scheme=first.scheme,
         figures=figures,
         words=_words([run.label for run in members], figures) if len(members) > 1 else None,
     )

@@ -12,13 +12,14 @@ from zerotrace.analysis.compare.deltas import find_deltas
 from zerotrace.analysis.compare.headline import headline
 from zerotrace.analysis.compare.held import held_memory
 from zerotrace.analysis.compare.labels import label_runs
+from zerotrace.analysis.compare.losses import check_losses, loss_words
 from zerotrace.analysis.compare.repeats import find_repeats
 from zerotrace.analysis.compare.sent import sent_bytes
 from zerotrace.analysis.compare.settings import differing_settings
 from zerotrace.analysis.findings.noise import FEW_STEPS, median_error, slowest_steps
 from zerotrace.analysis.memory.ladder import Rung, ladder, rung
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
-from zerotrace.model import Analysis, ComparedRun, Comparison, LadderStep, WindowKind
+from zerotrace.model import Analysis, ComparedRun, Comparison, LadderStep, LossCheck, WindowKind
 from zerotrace.units import NS_PER_S
 from zerotrace.version import VERSION
 
@@ -36,9 +37,11 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
     alone = [run for run in runs if run.manifest.world_size == 1]
     baseline = next((run for run in alone if run.manifest.engine == "single"), alone[0] if alone else None)
     first = work_of(runs[0].manifest)
+    differs = [differences(work_of(run.manifest), first) for run in runs]
+    checks = [_check_losses(runs, place, differs) for place in range(len(runs))]
     compared = tuple(
-        _compare(run, label, baseline, differences(work_of(run.manifest), first))
-        for run, label in zip(runs, label_runs(runs), strict=True)
+        _compare(run, label, baseline, (*told, *_loss_words(check)), check)
+        for run, label, told, check in zip(runs, label_runs(runs), differs, checks, strict=True)
     )
     repeats = find_repeats(runs, compared)
     return Comparison(
@@ -66,7 +69,29 @@ def _size(found: Rung) -> tuple[int, int]:
     return found.paper.num_params, found.paper.world_size
 
 
-def _compare(run: CapturedRun, label: str, baseline: CapturedRun | None, differs: tuple[str, ...]) -> ComparedRun:
+def _check_losses(runs: Sequence[CapturedRun], place: int, differs: Sequence[tuple[str, ...]]) -> LossCheck | None:
+    """The losses of a run beside the first one's of as many ranks; without such a run, beside those of the first."""
+    run, earlier = runs[place], [other for other, told in zip(runs[:place], differs) if not told]
+    if differs[place]:
+        return None
+    alike = [other for other in earlier if other.manifest.world_size == run.manifest.world_size]
+    for other in (*alike, *earlier):
+        if (check := check_losses(run.manifest, other.manifest, other.name)) is not None:
+            return check
+    return None
+
+
+def _loss_words(check: LossCheck | None) -> tuple[str, ...]:
+    return () if check is None or check.equal else (loss_words(check),)
+
+
+def _compare(
+    run: CapturedRun,
+    label: str,
+    baseline: CapturedRun | None,
+    differs: tuple[str, ...],
+    losses: LossCheck | None,
+) -> ComparedRun:
     manifest, analysis = run.manifest, run.analysis
     verdict, gathers = (analysis.verdict, analysis.gathers) if analysis else (None, None)
     hidden = gathers.total.totals if gathers and gathers.total else None
@@ -81,6 +106,7 @@ def _compare(run: CapturedRun, label: str, baseline: CapturedRun | None, differs
         name=run.name,
         label=label,
         engine=manifest.engine,
+        scheme=manifest.sharing.name if manifest.sharing else None,
         stage=manifest.stage,
         world_size=manifest.world_size,
         num_params=manifest.model.num_params,
@@ -93,6 +119,7 @@ def _compare(run: CapturedRun, label: str, baseline: CapturedRun | None, differs
         dilation_ratio=verdict.dilation_ratio if verdict else None,
         study_exposed_ns=exposed,
         differences=differs,
+        loss_check=losses,
         step_error_ns=median_error(timed) if len(timed) >= FEW_STEPS else None,
         causes=causes,
         no_causes=no_causes,

@@ -10,6 +10,7 @@ from typing import Any
 from zerotrace.model import RunManifest, Setting
 
 RUN, CONFIGURATION, VERSIONS, ENVIRONMENT = "run", "DeepSpeed configuration", "versions", "environment"
+SETTINGS = "engine settings"
 
 #: What makes no other run of it: a label of the container image.
 _NO_CHOICE = frozenset({"NCCL_VERSION"})
@@ -19,7 +20,8 @@ def differing_settings(manifests: Sequence[RunManifest]) -> tuple[Setting, ...]:
     """Every setting in which the runs differ, by section.
 
     A key of the configuration that one run sets and another does not, differs; a run without DeepSpeed differs in its
-    engine, and not in every key besides. The same holds of versions of what a run does not use.
+    engine, and not in every key besides. The same holds of versions of what a run does not use, and of settings that
+    its engine does not have.
 
     Args:
         manifests: of the runs, in their order.
@@ -47,6 +49,7 @@ _ABSENT = object()
 def _sections(manifests: Sequence[RunManifest]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield RUN, [_run(manifest) for manifest in manifests]
     yield CONFIGURATION, [dict(_flat(manifest.ds_config or {})) for manifest in manifests]
+    yield SETTINGS, [dict(_flat(manifest.engine_settings or {})) for manifest in manifests]
     yield VERSIONS, [{**manifest.versions, "zerotrace": manifest.zerotrace_version} for manifest in manifests]
     yield (
         ENVIRONMENT,
@@ -86,7 +89,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _differ(found: Sequence[Mapping[str, Any]], key: str, section: str) -> bool:
     values = [_text(one.get(key, _ABSENT)) for one in found]
-    if section == VERSIONS:
+    if section in (VERSIONS, SETTINGS):
         values = [value for value in values if value is not None]
     return len(set(values)) > 1
 

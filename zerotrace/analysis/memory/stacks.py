@@ -2,8 +2,8 @@
 
 Function names were read in the sources of DeepSpeed 0.16.0 to 0.19.8 (``runtime/zero/stage3.py``,
 ``stage_1_and_2.py``, ``partition_parameters.py``, ``runtime/fp16/*_optimizer.py``, ``runtime/bf16_optimizer.py``,
-``runtime/engine.py``) and of torch 2.4 to 2.13 (``torch/optim``, ``torch/distributed/fsdp/_fully_shard``). Lines are used in one way only: which of two
-allocations in one function comes first.
+``runtime/engine.py``) and of torch 2.4 to 2.13 (``torch/optim``, ``torch/distributed/fsdp/_fully_shard``). Lines are
+used in one way only: which of two allocations in one function comes first.
 """
 
 from __future__ import annotations

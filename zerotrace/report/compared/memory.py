@@ -16,7 +16,7 @@ from zerotrace.units import GIB, format_bytes
 #: Below this, the change of an owner is in the JSON alone.
 _MENTIONED_BYTES = 10 << 20
 
-_PAPER, _LEDGER = ("paper", "in theory"), ("ledger", "DeepSpeed’s ledger")
+_PAPER, _LEDGER = ("paper", "in theory"), ("ledger", "the engine’s ledger")
 
 
 def memory_lead(comparison: Comparison) -> str:
@@ -58,7 +58,7 @@ def resident_figure(comparison: Comparison) -> Figure:
 
 
 def peak_figure(comparison: Comparison) -> Figure:
-    """Memory by owner at the peak, with DeepSpeed's ledger."""
+    """Memory by owner at the peak, with the engine's ledger."""
     return _memory_figure(
         comparison,
         held=lambda run: run.peak,
@@ -105,7 +105,7 @@ def _memory_figure(
         )
         for (role, name), values in (
             (_PAPER, [held(run).paper_bytes for run in runs]),
-            ((_LEDGER[0], "by DeepSpeed’s ledger"), [held(run).deepspeed_bytes for run in runs]),
+            ((_LEDGER[0], "by the engine’s ledger"), [held(run).deepspeed_bytes for run in runs]),
         )
         if any(value is not None for value in values)
     ]
@@ -124,7 +124,7 @@ def _memory_figure(
         row("owners_bytes", "all owners", runs, lambda run: held(run).owners_bytes, format_bytes, True),
         row(key, "gauge of the timed window", runs, gauge, format_bytes, True),
         row("paper_bytes", "in theory", runs, lambda run: held(run).paper_bytes, format_bytes),
-        row("deepspeed_bytes", "DeepSpeed’s ledger", runs, lambda run: held(run).deepspeed_bytes, format_bytes),
+        row("deepspeed_bytes", "the engine’s ledger", runs, lambda run: held(run).deepspeed_bytes, format_bytes),
     ]
     chart = column_chart(
         columns, lines, id=id, caption=caption, label=label, legend=legend, suffix="GiB", height=300, reach=reach

@@ -78,7 +78,7 @@ def wire_figure(comparison: Comparison) -> Figure:
 
 
 def hidden_figure(comparison: Comparison) -> Figure:
-    """How much of communication compute hides, and of stage 3's gathers."""
+    """How much of communication compute hides, and of parameter gathers."""
     runs = comparison.runs
     columns = [
         Column(
@@ -107,16 +107,18 @@ def hidden_figure(comparison: Comparison) -> Figure:
         (gathers,) if has_gathers else (),
         id="hidden-columns",
         caption="Part of the communication that runs under compute, in the profiled step."
-        + (" The line is that of stage 3’s gathers of parameters alone." if has_gathers else ""),
+        + (" The line is that of gathers of parameters alone." if has_gathers else ""),
         label="Communication hidden under compute; the same figures are in the table below",
-        legend=(("overlapped", "hidden"), *((("ledger", "stage 3’s gathers"),) if has_gathers else ())),
+        legend=(("overlapped", "hidden"), *((("ledger", "parameter gathers"),) if has_gathers else ())),
         suffix="%",
         height=220,
     )
     rows = (
         row("overlap_ratio", "communication hidden", runs, lambda run: run.overlap_ratio, format_percent),
-        row("hidden_ratio", "of stage 3’s gather time", runs, lambda run: run.hidden_ratio, format_percent),
-        row("hidden_transfer_ratio", "of its transfer alone", runs, lambda r: r.hidden_transfer_ratio, format_percent),
+        row("hidden_ratio", "of parameter gathers", runs, lambda run: run.hidden_ratio, format_percent),
+        row(
+            "hidden_transfer_ratio", "of their transfer alone", runs, lambda r: r.hidden_transfer_ratio, format_percent
+        ),
     )
     return Figure(chart if any(run.overlap_ratio is not None for run in runs) else None, rows)
 
@@ -151,8 +153,15 @@ def throughput_figure(comparison: Comparison) -> Figure:
     rows = (
         row("tokens", "tokens a step", runs, lambda run: run.tokens, _whole),
         row("tokens_per_s", "ktok/s", runs, lambda run: run.tokens_per_s, _kilo, whole=True),
+        row("loss_rms_ratio", "losses apart", runs, _losses_apart, format_percent),
     )
     return Figure(chart if any(run.tokens_per_s is not None for run in runs) else None, rows)
+
+
+def _losses_apart(run: ComparedRun) -> float | None:
+    """Root mean square, relative; on other ranks than the first run's, of the first step alone."""
+    check = run.loss_check
+    return None if check is None else check.first_ratio if check.rms_ratio is None else check.rms_ratio
 
 
 def _sent(run: ComparedRun, kind: CollectiveKind) -> float | None:

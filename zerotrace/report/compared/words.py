@@ -36,6 +36,13 @@ def quantity_text(quantity: Quantity, value: float | None, sign: bool = False) -
 
 WORDS = (
     Definition(
+        "losses apart",
+        "√mean((ours − theirs)² ÷ loss²)",
+        "Rank 0’s losses after the same steps from the same seed, beside the first run’s of as many ranks; beside one "
+        "of other ranks, the first loss alone. More than 1/128, the distance of two numbers of bf16, and the runs do "
+        "not do the same work.",
+    ),
+    Definition(
         "step, unprofiled",
         "median over timed steps of the slowest rank’s time",
         "Measured without a profiler. Its standard error follows from how the timed steps vary.",
@@ -67,17 +74,20 @@ WORDS = (
     Definition(
         "in theory",
         "16Ψ; 4Ψ + 12Ψ/N; 2Ψ + 14Ψ/N; 16Ψ/N",
-        "Model states of a rank at stages 0 to 3, in bytes; activations and buffers are not in it.",
+        "Model states of a rank at stages 0 to 3, in bytes; activations and buffers are not in it. DDP is as stage 0, "
+        "torch’s ZeroRedundancyOptimizer as stage 1, FSDP2 as stage 3.",
     ),
     Definition(
-        "DeepSpeed’s ledger",
+        "the engine’s ledger",
         None,
-        "What this build of DeepSpeed holds for the run’s configuration; at the peak, the highest instant of a step.",
+        "What this build of DeepSpeed, or torch’s engine, holds for the run’s configuration; at the peak, the highest "
+        "instant of a step.",
     ),
     Definition(
         "wire ratio",
         "sent a step ÷ (2Ψ bytes × (N−1)/N)",
-        "2 for an all-reduce of gradients of two bytes; in theory 2 at stages 0 to 2, and 3 at stage 3.",
+        "2 for an all-reduce of gradients of two bytes; in theory 2 at stages 0 to 2, for DDP and torch’s ZeRO-1, and "
+        "for FSDP2 that keeps parameters for backward; 3 at stage 3 and for FSDP2 that gathers them again.",
     ),
     Definition(
         "equal",
