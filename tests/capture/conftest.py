@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.capture.kin import KinCaptures
 from zerotrace.capture.ds_config import default_ds_config
 from zerotrace.capture.handoff import SESSION_VARIABLE
 from zerotrace.capture.plan import CapturePlan
@@ -32,6 +33,12 @@ LOOP = """
             torch.distributed.all_reduce(total)
             capture.step(total.sum())
 """
+
+
+@pytest.fixture(scope="session")
+def kin(tmp_path_factory: pytest.TempPathFactory) -> KinCaptures:
+    """Captures of torch's engines, for all tests that look at them."""
+    return KinCaptures(tmp_path_factory.mktemp("kin"))
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ PSI = MODELS["nano"].num_params
 SMALL_BUCKETS = {"bucket_cap_mb": 1, "gradient_as_bucket_view": True}
 
 
-@pytest.fixture(scope="module")
-def kin(tmp_path_factory: pytest.TempPathFactory) -> KinCaptures:
-    return KinCaptures(tmp_path_factory.mktemp("kin"))
-
-
 def spans(folder: Path, rank: int = 0) -> Any:
     return spans_of(load_trace(folder, rank))
 

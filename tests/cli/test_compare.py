@@ -78,7 +78,7 @@ def test_a_single_device_in_the_csv_stands_under_its_engine_s_name(baseline: str
 def test_json_has_every_number(baseline: str, stages: list[str]) -> None:
     done = compare(baseline, *stages, "--json")
     found = json.loads(done.stdout)
-    assert found["schema_version"] == "1.2"
+    assert found["schema_version"] == "1.3"
     assert found["baseline"].endswith("/single")
     assert [run["stage"] for run in found["runs"]] == [None, 0, 1, 2, 3]
     steps = [step_ms(manifest_of(folder)) for folder in (baseline, *stages)]

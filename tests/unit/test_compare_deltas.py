@@ -102,7 +102,7 @@ def test_a_variant_is_held_against_its_own_stage() -> None:
 
 def test_without_a_ladder_each_is_held_against_the_first() -> None:
     found = compare([single(50), stage(3, 300)])
-    assert [(labels(found, delta), delta.is_rung) for delta in found.deltas] == [(("single", "stage 3"), False)]
+    assert [(labels(found, delta), delta.is_rung) for delta in found.deltas] == [(("single device", "stage 3"), False)]
 
 
 def test_other_work_and_other_worlds_are_no_rungs() -> None:
@@ -122,15 +122,18 @@ def test_other_work_and_other_worlds_are_no_rungs() -> None:
         (
             [single(50), stage(0, 100), stage(3, 300)],
             "Stage 0 is fastest: 100 ms a step. Both hold the same between steps: 10.0 GiB. "
-            "Left out: single, on 1 rank.",
+            "Left out: single device, on 1 rank.",
         ),
         (
             [stage(0, 100), stage(1, 90), single(50), stage(2, 80, micro_batch=8), stage(3, 70, world_size=4)],
             "Stage 1 is fastest: 90.0 ms a step. Both hold the same between steps: 10.0 GiB. "
-            "Left out: single, on 1 rank; stage 2, of other work; stage 3, on 4 ranks.",
+            "Left out: single device, on 1 rank; stage 2, of other work; stage 3, on 4 ranks.",
         ),
         ([stage(0), stage(1, gib=6)], "Stage 1 holds least between steps: 6.00 GiB."),
-        ([single(50), stage(0, 100)], "single is fastest: 50.0 ms a step. Both hold the same between steps: 10.0 GiB."),
+        (
+            [single(50), stage(0, 100)],
+            "Single device is fastest: 50.0 ms a step. Both hold the same between steps: 10.0 GiB.",
+        ),
         ([stage(0, 100), stage(1, 90, micro_batch=8)], "There are no two configurations here that do the same work."),
     ],
 )
@@ -163,7 +166,7 @@ def test_a_configuration_is_not_called_as_another_one_is() -> None:
 
 def test_labels_are_short_and_unlike() -> None:
     runs = [stage(3, 1, name="a/x"), stage(3, 2, name="b/x"), stage(3, 3, name="b/y"), stage(0, 4), single(5)]
-    assert [run.label for run in compare(runs).runs] == ["a/x", "b/x", "y", "stage 0", "single"]
+    assert [run.label for run in compare(runs).runs] == ["a/x", "b/x", "y", "stage 0", "single device"]
 
 
 def test_settings_list_what_differs_and_nothing_else() -> None:

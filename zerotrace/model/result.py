@@ -24,7 +24,7 @@ from zerotrace.model.trust import Trust
 from zerotrace.model.vocabulary import Attribution, Category, Level, Mode
 from zerotrace.model.wire import WireLedger
 
-ANALYSIS_VERSION = "1.2"
+ANALYSIS_VERSION = "1.3"
 
 
 @dataclass(frozen=True, kw_only=True)
