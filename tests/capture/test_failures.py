@@ -91,7 +91,14 @@ def test_a_program_that_never_starts_a_session_is_told_so(make_plan: Plans, tmp_
 def test_a_program_that_ends_well_but_early_is_told_where(
     make_plan: Plans, write_program: Programs, tmp_path: Path, end: str
 ) -> None:
-    program = write_program(end)
+    # A rank that ends cuts off a peer that is still in their last collective: they meet outside of one.
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    met = f"""open('{meeting}/' + str(rank), 'w').close()
+            while len(os.listdir('{meeting}')) < 2:
+                time.sleep(0.01)
+            """
+    program = write_program(met + end)
     program.write_text(program.read_text().replace("rank == 1", "rank >= 0"))
     error = fail(make_plan(), program, tmp_path / "out")
     assert error.code == "too_few_steps"
