@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from zerotrace.analysis.needed import needed_rows
 from zerotrace.analysis.progress import Meter, ReadingPhase, Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
 from zerotrace.errors import StoreError, TraceError, ZerotraceError
+from zerotrace.garbage import uncollected
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
 from zerotrace.ingest.own_tables import UnfitError, as_trace, event_slices, find_own_tables, tables_folder
 from zerotrace.ingest.rank import RankTrace, ingest_rank
@@ -222,21 +222,16 @@ class _Order:
 def _read(file: SiteFile, number: int, meter: Meter, order: _Order) -> _Outcome:
     if order.is_elsewhere:
         require_visible(order.folder, *([file.path] if file.source is None else []))
-    # A trace makes hundreds of thousands of objects and no cycles: the collector would only walk them in vain.
-    gc_was_on = gc.isenabled()
-    gc.disable()
     if file.source is not None:
         meter.begin(ReadingPhase.FETCHING, file.num_bytes)
     try:
-        with file.whole(meter.advance) as path:
+        with uncollected(), file.whole(meter.advance) as path:
             meter.begin(ReadingPhase.READING, path.stat().st_size if path.is_file() else None)
             return _read_file(path, number, meter, order)
     except StoreError as error:  # it could not be fetched
         return _Failed(error)
     finally:
         meter.end()
-        if gc_was_on:
-            gc.enable()
 
 
 def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome:

@@ -100,6 +100,7 @@ class TracePieces:
             text.drop(front.end)
             if front.closes:
                 tail = text.take_all()
+            del front  # its memory is the next one's
         if _LIST_KEY.search(tail):  # which of several lists is the trace's own takes a look at the whole
             raise UncutError
         try:

@@ -421,10 +421,10 @@ def _threads(events: Sequence[Event]) -> Ints:
 def _external_ids(args: Sequence[Args]) -> Ints:
     """The id under today's spelling, or else under the old one."""
     ids = Ints.of([one.external_id for one in args]).without(UNKNOWN_ID)
-    if [one.legacy_external_id for one in args].count(UNKNOWN_ID) == len(args):
-        return ids
     without = np.flatnonzero(~ids.present)  # few: those of old traces, and of no operator
     old = [args[row].legacy_external_id if args[row].external_id == UNKNOWN_ID else None for row in without.tolist()]
+    if old.count(UNKNOWN_ID) + old.count(None) == len(old):
+        return ids
     others = Ints.of(old).without(UNKNOWN_ID)
     values, present = ids.values.copy(), ids.present.copy()
     values[without], present[without] = others.values, others.present
