@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from zerotrace.analysis.fsdp import is_fsdp_annotation
 from zerotrace.analysis.gathers.phases import BACKWARD_OPERATOR, OPTIMIZER_STEP
 from zerotrace.ingest.classify import COLLECTIVE_OPERATOR
 from zerotrace.labels import is_label
@@ -13,7 +14,8 @@ from zerotrace.tables import codes_and_names, take_rows
 
 _OPERATOR_CAT = "cpu_op"
 
-# Operators that tell phases apart, and calls of collectives. Labels are operators in traces of some versions of torch.
+# Operators that tell phases apart, and calls of collectives. Labels and annotations are operators in traces of some
+# versions of torch.
 _TELLING = (BACKWARD_OPERATOR, OPTIMIZER_STEP, COLLECTIVE_OPERATOR, "c10d::")
 
 
@@ -29,6 +31,9 @@ def needed_rows(events: pa.Table, mode: Mode) -> pa.Table:
     cats, distinct_cats = codes_and_names(events, "cat")
     names, distinct_names = codes_and_names(events, "name")
     is_operator = np.array([*(cat == _OPERATOR_CAT for cat in distinct_cats), False])[cats]
-    tells = np.array([*(name.startswith(_TELLING) or is_label(name) for name in distinct_names), True])[names]
-    kept = ~is_operator | tells
+    kept = ~is_operator | np.array([*map(_tells, distinct_names), True])[names]
     return events if kept.all() else take_rows(events, np.flatnonzero(kept))
+
+
+def _tells(name: str) -> bool:
+    return name.startswith(_TELLING) or is_label(name) or is_fsdp_annotation(name)

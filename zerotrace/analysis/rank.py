@@ -11,6 +11,7 @@ import pyarrow as pa
 from zerotrace.analysis.bounds import DeviceDoubt, device_doubts, note_doubts
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
 from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
+from zerotrace.analysis.fsdp import fsdp_spans, with_fsdp
 from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
 from zerotrace.analysis.labelled import LabelSpans, LabelTotal, UnreadLabels, find_labels, label_totals, unread_labels
 from zerotrace.analysis.launches import find_launches, on_device
@@ -116,7 +117,8 @@ def analyse_rank(
         first_ns: start of the first event of the trace.
         world_size: ranks of the job; ``None`` where the trace does not say.
     """
-    times, launches, labels = device_times(events), find_launches(events), find_labels(events)
+    times, launches, fsdp = device_times(events), find_launches(events), fsdp_spans(events)
+    labels = with_fsdp(find_labels(events), fsdp)
     causes = [device_causes(events, time, launches) for time in times]
     partition = clipped = clip_steps(rank, times, causes, windows)
     by_launch: dict[tuple[int | None, int], Intervals] = {}
@@ -137,6 +139,7 @@ def analyse_rank(
         windows=windows,
         launches=launches,
         labels=labels,
+        fsdp=fsdp,
         rows=rows,
         times=times,
         causes=causes,

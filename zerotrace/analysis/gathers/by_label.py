@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zerotrace.analysis.collectives import ABSENT
+from zerotrace.analysis.fsdp import FsdpSpans
 from zerotrace.analysis.gathers.calls import Order
 from zerotrace.analysis.gathers.submissions import KINDS, PHASES, Submissions
 from zerotrace.analysis.labelled import LabelSpans
@@ -33,7 +34,7 @@ def labelled_submissions(gathers: LabelSpans, fetches: LabelSpans, order: Order)
         order: calls for the device.
     """
     labels = gathers.labels
-    kind = _numbers([None if label.kind is None else KINDS.index(label.kind) for label in labels])
+    kind = _kinds(gathers)
     parameters = [label.params for label in labels]
     num_params = [label.num_params for label in labels]
     fetch = np.where(kind == _DEMAND, fetches.around(gathers.start), ABSENT)
@@ -46,20 +47,55 @@ def labelled_submissions(gathers: LabelSpans, fetches: LabelSpans, order: Order)
     # A demand outside of the coordinator's fetches is over when its call is.
     ready = np.where(kind == _DEMAND, gathers.end, ABSENT)
     ready = np.where(fetch != ABSENT, np.append(fetches.end, ABSENT)[fetch], ready)
+    return _submissions(gathers, ready, order.without(own_stream), [_module(fetches, row) for row in fetch.tolist()])
+
+
+def fsdp_submissions(gathers: LabelSpans, fsdp: FsdpSpans, order: Order) -> Submissions:
+    """What labels of FSDP2's gathers say, and when the parameters are needed: behind the next fetch of their group.
+
+    Args:
+        gathers: labels of gathers, or FSDP2's annotations read as such, sorted by start.
+        fsdp: FSDP2's annotations.
+        order: calls for the device.
+    """
+    groups = fsdp.groups_of(gathers)
+    fetch = fsdp.fetches_of(groups, gathers.start)
+    ready = np.append(fsdp.fetches.end, ABSENT)[fetch]
+    return _submissions(gathers, ready, order, groups)
+
+
+def _submissions(gathers: LabelSpans, ready: Int64Array, order: Order, needed_by: Sequence[str | None]) -> Submissions:
+    """What labels say.
+
+    Args:
+        gathers: labels of gathers, sorted by start.
+        ready: when the host had the device wait for each; absent where unknown.
+        order: calls for the device.
+        needed_by: the module that needs each first.
+    """
+    labels = gathers.labels
     return Submissions(
         submit=gathers.start,
-        kind=kind,
+        kind=_kinds(gathers),
         phase=_numbers([None if label.phase is None else PHASES.index(label.phase) for label in labels]),
         module=Texts.of([label.module for label in labels]),
-        parameters=Texts.of([",".join(names) or None for names in parameters]),
-        num_params=_numbers(num_params),
+        parameters=Texts.of([",".join(label.params) or None for label in labels]),
+        num_params=_numbers([label.num_params for label in labels]),
         elements=_numbers([label.elements for label in labels]),
         bytes=_numbers([label.bytes for label in labels]),
         submission=_numbers([label.submission for label in labels]),
         inferred=np.zeros(len(labels), dtype=bool),
-        need=np.where(ready != ABSENT, order.without(own_stream).first_start_after(ready), ABSENT),
-        need_module=Texts.of([fetches.labels[i].module if i != ABSENT else None for i in fetch.tolist()]),
+        need=np.where(ready != ABSENT, order.first_start_after(ready), ABSENT),
+        need_module=Texts.of(needed_by),
     )
+
+
+def _kinds(gathers: LabelSpans) -> Int64Array:
+    return _numbers([None if label.kind is None else KINDS.index(label.kind) for label in gathers.labels])
+
+
+def _module(fetches: LabelSpans, fetch: int) -> str | None:
+    return fetches.labels[fetch].module if fetch != ABSENT else None
 
 
 def _waits_of_fetches(fetches: LabelSpans, gathers: LabelSpans, order: Order) -> tuple[Int64Array | None, int | None]:

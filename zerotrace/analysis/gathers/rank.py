@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from zerotrace.analysis.bandwidth import ELEMENT_BYTES
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
-from zerotrace.analysis.gathers.by_label import labelled_submissions
+from zerotrace.analysis.fsdp import FsdpSpans
+from zerotrace.analysis.gathers.by_label import fsdp_submissions, labelled_submissions
 from zerotrace.analysis.gathers.by_order import GatherRows, infer_kinds, inferred_submissions
 from zerotrace.analysis.gathers.calls import Calls, find_calls, order_of
 from zerotrace.analysis.gathers.coordinator import Coordinator, coordinator_of
@@ -61,6 +62,7 @@ class RankView:
         windows: the rank's step windows.
         launches: launches of ``events``.
         labels: the rank's labels.
+        fsdp: what FSDP2's annotations say; ``None`` where there are none.
         rows: the rank's rows of communication.
         times: time of each device.
         causes: why that of each device is lost.
@@ -70,6 +72,7 @@ class RankView:
     windows: Sequence[StepWindow]
     launches: Launches
     labels: LabelSpans
+    fsdp: FsdpSpans | None
     rows: CollectiveRows
     times: Sequence[DeviceTime]
     causes: Sequence[DeviceCauses | None]
@@ -100,11 +103,16 @@ def find_gathers(view: RankView, attribution: Attribution) -> RankGathers | None
     place = next((i for i, time in enumerate(view.times) if time.device == device), 0)
     bare = _unlabelled(view, calls, others, phase)
     inference = infer_kinds(bare, order, view.times[place].compute, _streams(view.events, calls, others))
-    found = labelled_submissions(labelled, view.labels.of(LabelEvent.FETCH), order)
+    found = (
+        labelled_submissions(labelled, view.labels.of(LabelEvent.FETCH), order)
+        if view.fsdp is None
+        else fsdp_submissions(labelled, view.fsdp, order)
+    )
     of_row[others] = len(found) + np.arange(others.size)
     found = Submissions.concatenate(found, inferred_submissions(bare, inference, order))
     by_time = np.argsort(found.submit, kind="stable")
     found, of_row = found.take(by_time), np.append(np.argsort(by_time), ABSENT)[of_row]
+    found = replace(found, elements=_elements(found, of_row, calls))
     timed = gather_times(len(found), of_row, view.rows, view.times, view.causes)
     when = np.where((timed.start == ABSENT) | (attribution is Attribution.LAUNCH), found.submit, timed.start)
     return RankGathers(
@@ -140,6 +148,16 @@ def _streams(events: pa.Table, calls: Calls, chosen: Int64Array) -> frozenset[in
     stream, known = optional_ints(events, "stream")
     rows = calls.row[chosen]
     return frozenset(stream[rows[known[rows]]].tolist())
+
+
+def _elements(found: Submissions, of_row: Int64Array, calls: Calls) -> Int64Array:
+    """Elements of each gather: what its label says, else (FSDP2's annotations do not) what its collectives put out."""
+    mine = np.flatnonzero(of_row != ABSENT)
+    total, silent = (np.zeros(len(found), dtype=np.int64) for _ in range(2))
+    np.add.at(total, of_row[mine], calls.elements[mine])
+    np.add.at(silent, of_row[mine], calls.elements[mine] == ABSENT)
+    known = (np.bincount(of_row[mine], minlength=len(found)) > 0) & (silent == 0)
+    return np.where((found.elements == ABSENT) & known, total, found.elements)
 
 
 def _bytes(found: Submissions, of_row: Int64Array, rows: CollectiveRows) -> Int64Array:
