@@ -164,7 +164,7 @@ def test_a_baseline_needs_no_deepspeed(monkeypatch: pytest.MonkeyPatch, make_pla
     )  # fmt: skip
     plan = plan_of(request, make_nodes(1, None, None))
     assert (plan.num_ranks, plan.stage, plan.ds_config, plan.default_name) == (1, None, None, "single")
-    with pytest.raises(ValueError, match="stage, script and ds_config are for DeepSpeed"):
+    with pytest.raises(ValueError, match="stage and ds_config are for DeepSpeed"):
         make_plan(engine="single", num_ranks=1)
     with pytest.raises(ValueError, match="the engine 'single' has 1"):
         make_plan(engine="single", num_ranks=2, stage=None, ds_config=None)
