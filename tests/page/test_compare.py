@@ -191,7 +191,7 @@ def test_the_ladder_of_the_captures_that_ship(study: tuple[Told, str]) -> None:
     told, _ = study
     assert told["headline"] == (
         "Stage 0 and stage 2 are fastest: 231 ms a step. Stage 1 and stage 2 hold least between steps: 5.83 GiB. "
-        "Left out: single, on 1 rank."
+        "Left out: single device, on 1 rank."
     )
     assert told["deltas"][2]["words"] == (
         "Stage 3 costs 235 ms more a step than stage 2, holds 954 MiB more between steps and 1.53 GiB more at the "
