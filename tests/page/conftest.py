@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 def ladder(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Copies of the captures that ship, analysed; ``again`` is stage 3 once more, with steps 20 ms longer."""
     base = tmp_path_factory.mktemp("ladder") / "traces"
-    for name in ("single", "stage0", "stage1", "stage2", "stage3", "again"):
+    for name in ("single", "stage0", "stage1", "stage2", "stage3", "zero1", "fsdp2", "again"):
         source = TRACES / ("stage3" if name == "again" else name)
         shutil.copytree(source, base / name, ignore=shutil.ignore_patterns("analysis", "light"))
         if name == "again":

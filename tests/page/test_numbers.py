@@ -23,6 +23,7 @@ from zerotrace.store import ANALYSIS_FILE, to_json
 pytestmark = pytest.mark.page
 
 RUNS = ("single", "stage0", "stage1", "stage2", "stage3")
+KIN = ("zero1", "fsdp2")
 
 
 def hold(open_report: OpenReport, html: str, stored: str | bytes) -> tuple[int, list[str]]:
@@ -37,7 +38,7 @@ def stored_page(folder: Path) -> tuple[str, str]:
     return page.read_text(encoding="utf-8"), page.with_name(ANALYSIS_FILE).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *KIN])
 def test_a_report_shows_no_number_that_is_not_stored(
     open_report: OpenReport, ladder: Mapping[str, Path], name: str
 ) -> None:
@@ -79,7 +80,7 @@ def test_nor_does_one_of_a_run_made_by_hand(open_report: OpenReport, make: Calla
     assert "\n".join(odd) == ""
 
 
-@pytest.mark.parametrize("names", [RUNS, ("stage2", "stage3", "again"), ("stage3",)], ids=", ".join)
+@pytest.mark.parametrize("names", [RUNS, ("stage2", "stage3", "again"), ("stage3",), ("stage1", *KIN)], ids=", ".join)
 def test_a_comparison_shows_no_number_that_is_not_stored(
     open_report: OpenReport, ladder: Mapping[str, Path], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
