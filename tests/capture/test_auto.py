@@ -103,7 +103,7 @@ def test_a_program_that_gives_nothing_to_measure_is_one_error(args: tuple[str, .
         ("--engine auto --gpus 2", "--engine auto needs --script"),
         ("--engine auto --gpus 2 --script x.py --stage 3", "--stage belongs to DeepSpeed"),
         ("--engine auto --gpus 2 --script x.py --set a=1", "--set belongs to DeepSpeed"),
-        ("--engine ddp --gpus 2 --script x.py", "--script belongs to DeepSpeed"),
+        ("--engine ddp --gpus 2 --script x.py", "for a program of yours pass --engine auto"),
         ("--gpus 2 --script x.py", "or --engine auto for the program as it is"),
     ],
 )

@@ -130,7 +130,7 @@ def refused(*words: str, **variables: str) -> Result:
         ("--nnodes 2 --node-rank 0 --rdzv-endpoint a:1", "trains on one device"),
         ("--hostfile hosts", "leave out --hostfile"),
         ("--ds-config x.json --set a=1", "--ds-config and --set belong to DeepSpeed"),
-        ("--script train.py", "--script belongs to DeepSpeed"),
+        ("--script train.py", "for a program of yours pass --engine auto"),
         ("--keep-running", "--keep-running needs --script"),
     ],
 )

@@ -143,6 +143,19 @@ def test_a_rank_that_its_host_does_not_explain_is_a_warning_after_alignment(anal
     assert not warned(analysis, "members_apart")
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, False), (3, False), (4, True)])
+def test_a_few_ends_tell_no_other_clock(analyse: Analyse, count: int, said: bool) -> None:
+    traces = []
+    for rank in range(2):
+        trace = TraceBuilder(rank, 2).step(0, 0, 9000).compute(8000, 8010)
+        for number in range(count):
+            start = 200 + 700 * number + 600 * rank
+            group = {"Process Group Ranks": "[0, 1]", "Group size": 2}
+            trace.all_gather(start, start + 50, Seq=number, **group)
+        traces.append(trace)
+    assert bool(warned(analyse(*traces), "clocks_disagree")) is said
+
+
 def test_members_that_never_run_together_are_a_warning(analyse: Analyse) -> None:
     """Equal Seq numbers of different collectives, say after a communicator was made anew."""
     traces = [TraceBuilder(rank, 2).step(0, 0, 9000).compute(8000, 8010) for rank in range(2)]

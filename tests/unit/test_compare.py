@@ -11,7 +11,7 @@ from tests.page.runs import MS, manifest, training_run
 from zerotrace.analysis.captured import CapturedRun
 from zerotrace.analysis.compare import compare
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
-from zerotrace.model import RankRecord, RunManifest, Spread, WindowKind, WindowRecord
+from zerotrace.model import Diagnostic, Level, RankRecord, RunManifest, Spread, WindowKind, WindowRecord
 
 
 def captured(name: str, *step_ms: int, **changes: Any) -> CapturedRun:
@@ -66,7 +66,7 @@ def test_a_single_device_is_the_baseline_of_all_others() -> None:
     found = compare([one_rank, captured("three", 250), single(100)])
     assert found.baseline == "traces/single"
     assert [run.study_exposed_ns for run in found.runs] == [20 * MS, 150 * MS, None]
-    assert found.notes == ()
+    assert all(note.startswith("No loss tells") for note in found.notes), "nothing else is in doubt"
     # One rank of DeepSpeed does where there is nothing better.
     assert compare([captured("three", 250), one_rank]).baseline == "zero"
     assert compare([captured("three", 250)]).baseline is None
@@ -81,6 +81,27 @@ def test_other_work_is_said_and_has_no_baseline() -> None:
     assert found.runs[1].study_exposed_ns is None
     assert found.runs[1].differences == ("micro-batch 8, not 4",)
     assert found.notes == ("three does other work than traces/single, and does not compare: micro-batch 8, not 4.",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"seed": 7, "losses": (2.0, 1.9)}, "its seed is 7, that of a 1337"),
+        ({"seed": 1337, "losses": ()}, "seeds or losses are not known"),
+        ({"seed": None, "losses": (2.0, 1.9)}, "seeds or losses are not known"),
+    ],
+)
+def test_work_that_no_loss_tells_to_be_equal_is_said(changes: dict[str, Any], why: str) -> None:
+    runs = [captured("a", 100, seed=1337, losses=(2.0, 1.9)), captured("b", 90, **changes)]
+    assert compare(runs).notes == (f"No loss tells whether b does the same work as a: {why}.",)
+    assert compare([runs[0], captured("b", 90, seed=1337, losses=(2.0, 1.9))]).notes == ()
+
+
+def test_what_a_trace_contradicts_is_said_beside_the_comparison() -> None:
+    run = captured("a", 100)
+    doubt = Diagnostic(code="stage_contradicts", level=Level.WARNING, message="manifest.json says stage 3, the trace 0")
+    analysis = replace(training_run().analysis, diagnostics=(doubt,))
+    assert "In a manifest.json says stage 3, the trace 0." in compare([replace(run, analysis=analysis)]).notes
 
 
 def test_a_run_without_timed_steps_is_said_to_have_none() -> None:

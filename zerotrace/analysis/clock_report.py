@@ -28,6 +28,9 @@ _SPREADS = 5
 _NAMED_RANKS = 8
 _NAMED_HOSTS = 4
 
+# Fewer ends of a rank's collectives do not tell its clock from chance.
+_FEW_ENDS = 4
+
 
 def report_clocks(rows: CollectiveRows, matches: Matches) -> tuple[ClockReport, tuple[Diagnostic, ...]]:
     """Compares the ends of matched collectives, on the clock of the lowest rank's host.
@@ -113,7 +116,8 @@ def _other_clocks(rank: Int64Array, left: Int64Array, least_ns: int, *, several:
     which = which.reshape(-1)
     bias = medians(which, left, ranks.size)
     spread = medians(which, np.abs(left - bias[which]).astype(np.int64), ranks.size)
-    far = np.flatnonzero(np.abs(bias) > np.maximum(least_ns, _SPREADS * spread))
+    enough = np.bincount(which, minlength=ranks.size) >= _FEW_ENDS  # of one, there is no spread
+    far = np.flatnonzero(enough & (np.abs(bias) > np.maximum(least_ns, _SPREADS * spread)))
     if not far.size:
         return
     worst = far[np.argmax(np.abs(bias[far]))]

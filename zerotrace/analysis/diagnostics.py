@@ -11,6 +11,9 @@ from zerotrace.model import Diagnostic, Level
 #: Codes of diagnostics that something of one rank could not be read, while others are there.
 RANK_FAILED, MEMORY_FAILED = "rank_failed", "memory_failed"
 
+#: Code of the diagnostic that a trace cannot be of what its manifest says of it.
+STAGE_CONTRADICTS = "stage_contradicts"
+
 _WORST_FIRST = (Level.ERROR, Level.WARNING, Level.INFO)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 #: Files that are named; the others are counted.

@@ -115,8 +115,12 @@ class Request:
             "--stage": self.stage,
             "--ds-config": self.ds_config,
             "--set": (self.settings or None) if not kind.settings else None,
-            "--script": self.script if not kind.takes_scripts else None,
         }
+        if self.script is not None and not kind.takes_scripts:
+            raise click.UsageError(
+                f"--engine {self.engine} trains zerotrace's own GPT-2: for a program of yours pass --engine auto, "
+                "which finds what it trains with."
+            )
         if given := [name for name, value in deepspeed_only.items() if value is not None]:
             raise click.UsageError(
                 f"{_listed(given)} {_belong(given)} to DeepSpeed: leave {'it' if len(given) == 1 else 'them'} out with "

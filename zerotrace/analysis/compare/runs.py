@@ -16,6 +16,7 @@ from zerotrace.analysis.compare.losses import check_losses, loss_words
 from zerotrace.analysis.compare.repeats import find_repeats
 from zerotrace.analysis.compare.sent import sent_bytes
 from zerotrace.analysis.compare.settings import differing_settings
+from zerotrace.analysis.diagnostics import STAGE_CONTRADICTS
 from zerotrace.analysis.findings.noise import FEW_STEPS, median_error, slowest_steps
 from zerotrace.analysis.memory.ladder import Rung, ladder, rung
 from zerotrace.analysis.work import differences, tokens_a_step, work_of
@@ -54,7 +55,7 @@ def compare(runs: Sequence[CapturedRun], notes: Sequence[str] = ()) -> Compariso
         settings=differing_settings([run.manifest for run in runs]),
         repeats=repeats,
         deltas=find_deltas(repeats, compared),
-        notes=(*notes, *_notes(compared), *_doubts(runs)),
+        notes=(*notes, *_notes(compared), *_unchecked(runs, differs, checks), *_doubts(runs)),
     )
 
 
@@ -146,8 +147,25 @@ def _notes(runs: Sequence[ComparedRun]) -> Iterable[str]:
             yield f"{run.name} has no timed window, so that its step time is unknown."
 
 
+def _unchecked(
+    runs: Sequence[CapturedRun], differs: Sequence[tuple[str, ...]], checks: Sequence[LossCheck | None]
+) -> Iterable[str]:
+    """Runs that say to do the same work, of which no loss tells whether they do."""
+    first = runs[0].manifest.seed
+    for run, told, check in zip(runs[1:], differs[1:], checks[1:]):
+        if told or check is not None:
+            continue
+        seed = run.manifest.seed
+        other = seed is not None and first is not None and seed != first
+        why = f"its seed is {seed}, that of {runs[0].name} {first}" if other else "seeds or losses are not known"
+        yield f"No loss tells whether {run.name} does the same work as {runs[0].name}: {why}."
+
+
 def _doubts(runs: Sequence[CapturedRun]) -> Iterable[str]:
     for run in runs:
+        for note in run.analysis.diagnostics if run.analysis is not None else ():
+            if note.code == STAGE_CONTRADICTS:
+                yield f"In {run.name} {note.message}."
         if run.analysis is not None and any(rank.bounds is not None for rank in run.analysis.ranks):
             yield (
                 f"In {run.name} kernels run that may be communication, and nothing tells: its compute, exposed and "

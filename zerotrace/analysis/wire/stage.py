@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from zerotrace.analysis.diagnostics import STAGE_CONTRADICTS
 from zerotrace.analysis.labelled import LabelTotal
 from zerotrace.analysis.wire.ledger import LedgerRequest, mean_traffic
 from zerotrace.analysis.wire.settings import setting
@@ -64,7 +65,7 @@ def _says(told: str, stages: frozenset[int], evidence: str, *, from_manifest: bo
     source = "manifest.json says" if from_manifest else "--stage says"
     others = " or ".join(map(str, sorted(stages)))
     return Diagnostic(
-        code="stage_contradicts",
+        code=STAGE_CONTRADICTS,
         level=Level.WARNING,
         file="manifest.json" if from_manifest else None,
         message=f"{source} {told}, but the trace shows stage {others}: {evidence}; what depends on the stage, or "
