@@ -86,7 +86,7 @@ class Texts:
         """Rows whose text is accepted; shape ``(n,)``, false where there is no text."""
         return np.array([*(accept(text) for text in self.distinct), False])[self.codes]
 
-    def take(self, rows: Int64Array | BoolArray) -> Texts:
+    def take(self, rows: npt.NDArray[np.integer[Any]] | BoolArray) -> Texts:
         """The column at ``rows``."""
         return Texts(self.codes[rows], self.distinct)
 
@@ -187,7 +187,7 @@ class Ints:
             return parts[0]
         return cls(np.concatenate([part.values for part in parts]), np.concatenate([part.present for part in parts]))
 
-    def take(self, rows: Int64Array | BoolArray) -> Ints:
+    def take(self, rows: npt.NDArray[np.integer[Any]] | BoolArray) -> Ints:
         """The column at ``rows``."""
         return Ints(self.values[rows], self.present[rows])
 

@@ -52,10 +52,12 @@ def find_duplicates(rows: EventRows) -> BoolArray:
         Shape ``(n,)``.
     """
     repeated = np.zeros(len(rows), dtype=bool)
-    device = bool(rows.is_device.any())
-    looked_at = np.flatnonzero(rows.is_device) if device else np.arange(len(rows))
-    order = looked_at[np.argsort(rows.start_ns[looked_at], kind="stable")]
-    start = rows.start_ns[order]
+    on_device = np.flatnonzero(rows.is_device)
+    device = on_device.size > 0
+    looked_at = on_device if device else np.arange(len(rows))
+    start = rows.start_ns[looked_at]
+    by_start = np.argsort(start, kind="stable")
+    order, start = looked_at[by_start], start[by_start]
     # Few rows share a moment; only those are looked at one by one.
     moments = start[1:][start[1:] == start[:-1]]
     if not moments.size:
@@ -70,12 +72,14 @@ def find_duplicates(rows: EventRows) -> BoolArray:
 
 def _identities(rows: EventRows, where: Int64Array, device: bool) -> Iterator[tuple[int | None, ...]]:
     """All that tells a row from others."""
-    exact = (rows.start_ns, rows.dur_ns, rows.names.codes, rows.cats.codes)
-    columns = [column[where].tolist() for column in exact]
-    columns += [_known(column.take(where)) for column in (rows.pid, rows.tid, rows.correlation)]
+    # Each column is loaded by itself, and let go of.
+    columns = [getattr(rows, name)[where].tolist() for name in ("start_ns", "dur_ns")]
+    columns += [getattr(rows, name).codes[where].tolist() for name in ("names", "cats")]
+    columns += [_known(getattr(rows, name).take(where)) for name in ("pid", "tid", "correlation")]
     if device:
-        entries = rows.lanes.of_rows(where)
-        columns += [_known(rows.lanes.ints(name).take(entries)) for name in ("device", "stream")]
+        lanes = rows.lanes
+        entries = lanes.of_rows(where)
+        columns += [_known(lanes.ints(name).take(entries)) for name in ("device", "stream")]
     else:
         columns.append(_known(rows.external_id.take(where)))
     return zip(*columns)

@@ -30,7 +30,7 @@ from zerotrace.model import Diagnostic, Mode, ProfiledMemory, StepWindow, TraceS
 from zerotrace.placing import new_folder
 from zerotrace.schema import EVENTS, TABLES_VERSION
 from zerotrace.store import EVENTS_PART, EventsWriter
-from zerotrace.tables import ints
+from zerotrace.tables import empty_table, ints
 from zerotrace.version import VERSION
 
 RECORD_FILE = "tables.json"
@@ -81,7 +81,7 @@ def write_own_tables(trace: Path) -> Path:
                 nonlocal num_rows
                 writer.write(events)
                 num_rows += events.num_rows
-                return events.slice(0, 0)
+                return empty_table(events.schema)
 
             found = ingest_rank(trace, folder=staging, keep=keep)
         record = OwnTables(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.errors import TraceError
+from zerotrace.freed import give_back_memory
 from zerotrace.ingest.blocks import TraceText
 from zerotrace.ingest.classify import ANNOTATION_CATS, RUNTIME_CATS
 from zerotrace.ingest.columns import Texts, as_int
@@ -82,6 +83,7 @@ def ingest_rank(
         diagnostics += rank_notes
         base_ns = base_time(document, path, diagnostics)
         rows = without_duplicates(builder.finish(base_ns, path, diagnostics), path, diagnostics)
+        give_back_memory(len(rows))
         mode = _mode_of(document, rows, path)
         collectives = collectives_of(rows)
         category = row_categories(rows, collectives, mode)
@@ -207,12 +209,13 @@ def _windows(
 ) -> tuple[StepWindow, ...]:
     is_mark = rows.cats.where(lambda cat: cat in ANNOTATION_CATS)
     is_mark &= rows.names.where(lambda name: step_number(name) is not None)
-    dur_ns = rows.dur_ns
+    places = np.flatnonzero(is_mark)
+    names, start_ns, dur_ns = rows.names.take(places), rows.start_ns[places], rows.dur_ns[places]
     marks = []
-    for row in np.flatnonzero(is_mark).tolist():
-        step = step_number(rows.names.distinct[rows.names.codes[row]])
+    for code, start, dur in zip(names.codes.tolist(), start_ns.tolist(), dur_ns.tolist()):
+        step = step_number(names.distinct[code])
         if step is not None:
-            marks.append((step, int(rows.start_ns[row]), int(rows.start_ns[row] + dur_ns[row])))
+            marks.append((step, start, start + dur))
     windows = outermost_windows(rank, marks)
     if windows:
         diagnostics += doubtful_windows(windows, marks, name_of(path))
@@ -229,8 +232,8 @@ def _windows(
     timed = category.codes >= 0
     if not timed.any():
         raise TraceError(f"{name_of(path)}: neither a step window nor a row to take apart", code="empty_trace")
-    start_ns = rows.start_ns[timed]
-    return (whole_trace_window(rank, int(start_ns.min()), int((start_ns + dur_ns[timed]).max())),)
+    start_ns, dur_ns = rows.start_ns[timed], rows.dur_ns[timed]
+    return (whole_trace_window(rank, int(start_ns.min()), int((start_ns + dur_ns).max())),)
 
 
 def _device_names(properties: Any) -> tuple[str, ...]:

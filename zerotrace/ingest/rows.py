@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zerotrace.ingest.classify import COLLECTIVE_OPERATOR, DEVICE_CATS, SYNC_CAT, canonical_cat
 from zerotrace.ingest.columns import Ints, TextPool, Texts, as_int, number_in
 from zerotrace.ingest.files import name_of
 from zerotrace.ingest.kineto import COMPLETE, NO_ARGS, UNKNOWN_ID, Args, Document, Event
 from zerotrace.ingest.pieces import Piece
-from zerotrace.ingest.spool import Spool
+from zerotrace.ingest.spool import Scalar, Spool
 from zerotrace.ingest.times import (
     FLOAT_EXACT_BELOW_US,
     MAX_BASE_NS,
@@ -76,64 +77,67 @@ class Carried:
         return np.searchsorted(self.rows, rows)
 
 
+@dataclass(frozen=True)
+class _Pools:
+    """The distinct texts of all columns."""
+
+    cats: TextPool
+    names: TextPool
+    carried: Mapping[str, TextPool]
+
+
 class EventRows:
     """The complete events that count, in file order, on the absolute clock. All columns have one entry a row.
 
-    What every step of reading looks at is held in memory, the rest is loaded from the spool when it is asked for.
+    Columns lie in the spool, and each is loaded when it is asked for: a trace has millions of rows.
 
     Args:
-        spool: where the rest lies.
-        cats: Kineto categories, in today's spelling.
-        names: names of the events.
-        start_ns: their starts.
-        is_device: which of them are rows of device time.
-        lanes: ``device``, ``stream`` of rows of device time and of synchronisation; ``stated`` says whether the trace
-            names the device, or the row was given to device 0.
-        copies: ``transfer_bytes`` and ``launch_shape`` of rows of device time.
-        waits: ``wait_on_stream`` and ``wait_on_correlation`` of rows of synchronisation.
-        collectives: metadata of collectives, where it stands: on rows of device time and on operators. ``named`` says
-            whether the name is a text.
+        spool: where they lie.
+        pools: their texts.
+        base_ns: what starts are relative to in the spool.
         kept: which rows of the spool these are; all of them by default.
     """
 
-    def __init__(
-        self,
-        spool: Spool,
-        *,
-        cats: Texts,
-        names: Texts,
-        start_ns: Int64Array,
-        is_device: BoolArray,
-        lanes: Carried,
-        copies: Carried,
-        waits: Carried,
-        collectives: Carried,
-        kept: BoolArray | None = None,
-    ) -> None:
+    def __init__(self, spool: Spool, pools: _Pools, base_ns: int, kept: BoolArray | None = None) -> None:
         self._spool = spool
+        self._pools = pools
+        self._base_ns = base_ns
         self._kept = kept
-        self.cats = cats
-        self.names = names
-        self.start_ns = start_ns
-        self.is_device = is_device
-        self.lanes = lanes
-        self.copies = copies
-        self.waits = waits
-        self.collectives = collectives
+        self._num_rows = int(spool.count("start_ns", np.int64) if kept is None else kept.sum())
 
     def __len__(self) -> int:
         """Number of rows."""
-        return int(self.start_ns.size)
+        return self._num_rows
+
+    @property
+    def cats(self) -> Texts:
+        """Kineto categories, in today's spelling."""
+        return self._pools.cats.texts(self._load("cats", np.int32))
+
+    @property
+    def names(self) -> Texts:
+        """Names of the events."""
+        return self._pools.names.texts(self._load("names", np.int32)).filled("")
+
+    @property
+    def start_ns(self) -> Int64Array:
+        """Starts."""
+        return self._load("start_ns", np.int64) + self._base_ns
+
+    @property
+    def is_device(self) -> BoolArray:
+        """Which of them are rows of device time."""
+        return self._load("is_device", np.bool_)
 
     @property
     def position(self) -> Int64Array:
         """Place in ``traceEvents``."""
-        return self._load("position")
+        return self._load("position", np.int64)
 
     @property
     def dur_ns(self) -> Int64Array:
         """Durations."""
-        return self._load("dur_ns")
+        return self._load("dur_ns", np.int64)
 
     @property
     def pid(self) -> Ints:
@@ -155,6 +159,32 @@ class EventRows:
         """What links operators and rows of device time."""
         return self._load_ints("external_id")
 
+    @property
+    def lanes(self) -> Carried:
+        """``device``, ``stream`` of rows of device time and of synchronisation.
+
+        ``stated`` says whether the trace names the device, or the row was given to device 0.
+        """
+        return self._carried("lanes", ints=("device", "stream", "stated"))
+
+    @property
+    def copies(self) -> Carried:
+        """``transfer_bytes`` and ``launch_shape`` of rows of device time."""
+        return self._carried("copies", ints=_COPY_INTS, texts=("launch_shape",))
+
+    @property
+    def waits(self) -> Carried:
+        """``wait_on_stream`` and ``wait_on_correlation`` of rows of synchronisation."""
+        return self._carried("waits", ints=_WAIT_INTS)
+
+    @property
+    def collectives(self) -> Carried:
+        """Metadata of collectives, where it stands: on rows of device time and on operators.
+
+        ``named`` says whether the name is a text.
+        """
+        return self._carried("collectives", ints=(*_COLLECTIVE_INTS, "named"), texts=_COLLECTIVE_TEXTS)
+
     def without(self, dropped: BoolArray) -> EventRows:
         """The rows that are not ``dropped``."""
         kept = ~dropped
@@ -162,26 +192,22 @@ class EventRows:
         if self._kept is not None:
             from_spool = self._kept.copy()
             from_spool[self._kept] = kept
-        return EventRows(
-            self._spool,
-            cats=self.cats.take(kept),
-            names=self.names.take(kept),
-            start_ns=self.start_ns[kept],
-            is_device=self.is_device[kept],
-            lanes=self.lanes.take(kept),
-            copies=self.copies.take(kept),
-            waits=self.waits.take(kept),
-            collectives=self.collectives.take(kept),
-            kept=from_spool,
-        )
+        return EventRows(self._spool, self._pools, self._base_ns, from_spool)
 
-    def _load(self, name: str) -> Int64Array:
-        column = self._spool.load(name, np.int64)
+    def _load(self, name: str, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
+        column = self._spool.load(name, dtype)
         return column if self._kept is None else column[self._kept]
 
     def _load_ints(self, name: str) -> Ints:
         column = self._spool.load_ints(name)
         return column if self._kept is None else column.take(self._kept)
+
+    def _carried(self, group: str, ints: Sequence[str], texts: Sequence[str] = ()) -> Carried:
+        columns: dict[str, Texts | Ints] = {name: self._spool.load_ints(f"{group}.{name}") for name in ints}
+        for name in texts:
+            columns[name] = self._pools.carried[name].texts(self._spool.load(f"{group}.{name}", np.int32))
+        carried = Carried(self._spool.load(group, np.int64), columns)
+        return carried if self._kept is None else carried.take(self._kept)
 
 
 class RowsBuilder:
@@ -196,7 +222,7 @@ class RowsBuilder:
         self._spool = spool
         self._cats = TextPool(canonical_cat)
         self._names = TextPool()
-        self._pools: dict[str, TextPool] = {name: TextPool() for name in (*_COLLECTIVE_TEXTS, "launch_shape")}
+        self._pools = {name: TextPool() for name in (*_COLLECTIVE_TEXTS, "launch_shape")}
         self._faults = [_Fault(what) for what in _FAULTS]
 
     def add(self, piece: Piece) -> None:
@@ -249,18 +275,7 @@ class RowsBuilder:
             diagnostics: what was dropped is added here.
         """
         diagnostics += [note for fault in self._faults if (note := fault.diagnostic(path)) is not None]
-        spool = self._spool
-        return EventRows(
-            spool,
-            cats=self._cats.texts(spool.load("cats", np.int32)),
-            names=self._names.texts(spool.load("names", np.int32)).filled(""),
-            start_ns=spool.load("start_ns", np.int64) + base_ns,
-            is_device=spool.load("is_device", np.bool_),
-            lanes=self._carried("lanes", ints=("device", "stream", "stated")),
-            copies=self._carried("copies", ints=_COPY_INTS, texts=("launch_shape",)),
-            waits=self._carried("waits", ints=_WAIT_INTS),
-            collectives=self._carried("collectives", ints=(*_COLLECTIVE_INTS, "named"), texts=_COLLECTIVE_TEXTS),
-        )
+        return EventRows(self._spool, _Pools(self._cats, self._names, self._pools), base_ns)
 
     def _keep_carried(
         self,
@@ -289,12 +304,6 @@ class RowsBuilder:
         ints = {name: Ints.of(list(map(attrgetter(name), args))) for name in _COLLECTIVE_INTS}
         named = [int(isinstance(one.collective, str)) for one in args]
         return {**texts, **ints, "named": Ints.of(named)}
-
-    def _carried(self, group: str, ints: Sequence[str], texts: Sequence[str] = ()) -> Carried:
-        columns: dict[str, Texts | Ints] = {name: self._spool.load_ints(f"{group}.{name}") for name in ints}
-        for name in texts:
-            columns[name] = self._pools[name].texts(self._spool.load(f"{group}.{name}", np.int32))
-        return Carried(self._spool.load(group, np.int64), columns)
 
 
 def base_time(document: Document, path: Path, diagnostics: list[Diagnostic]) -> int:

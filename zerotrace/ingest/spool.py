@@ -17,8 +17,8 @@ from zerotrace.ingest.columns import Ints
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-# Bytes of one column that stay in memory: a million rows of its widest type.
-_IN_MEMORY = 1 << 23
+# Bytes of one column that stay in memory: there are half a hundred of them.
+_IN_MEMORY = 1 << 20
 
 
 class Spool:
@@ -53,7 +53,7 @@ class Spool:
             OSError: there is no room in the folder.
             TraceError: ``no_room`` in the system's own place for temporary files.
         """
-        with self._room():
+        with room_in(self._folder):
             file = self._files.get(name)
             if file is None:
                 folder = None if self._folder is None else str(self._folder)
@@ -77,25 +77,42 @@ class Spool:
         if file is None:
             return np.empty(0, dtype=dtype)
         width = np.dtype(dtype).itemsize
-        with self._room():  # what was written last may only now get to the disk
+        with room_in(self._folder):  # what was written last may only now get to the disk
+            end = file.seek(0, 2)
             file.seek(begin * width)
-            data = file.read() if count is None else file.read(count * width)
-            file.seek(0, 2)
+            # by its size: without one, a file is read into what grows
+            data = file.read(end - begin * width if count is None else count * width)
+            file.seek(end)
         return np.frombuffer(data, dtype=dtype)
+
+    def count(self, name: str, dtype: type[Scalar]) -> int:
+        """How many values a column has."""
+        file = self._files.get(name)
+        return 0 if file is None else file.seek(0, 2) // np.dtype(dtype).itemsize
 
     def load_ints(self, name: str, begin: int = 0, count: int | None = None) -> Ints:
         """A column of which some values are unknown, or a part of it."""
         return Ints(self.load(name, np.int64, begin, count), self.load(f"{name}?", np.bool_, begin, count))
 
-    @contextmanager
-    def _room(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if self._folder is not None:
-                raise
-            raise TraceError(
-                f"the folder for temporary files has no room for the columns of a trace: {error.strerror}",
-                code="no_room",
-                hint="make room there, or set TMPDIR to another folder where the trace is read",
-            ) from error
+
+@contextmanager
+def room_in(folder: Path | None) -> Iterator[None]:
+    """Says where there is no room, if something that is written in the block finds none.
+
+    Args:
+        folder: where it is written; ``None`` for the system's own place for temporary files.
+
+    Raises:
+        OSError: there is no room in the folder.
+        TraceError: ``no_room`` in the system's own place.
+    """
+    try:
+        yield
+    except OSError as error:
+        if folder is not None:
+            raise
+        raise TraceError(
+            f"the folder for temporary files has no room for the columns of a trace: {error.strerror}",
+            code="no_room",
+            hint="make room there, or set TMPDIR to another folder where the trace is read",
+        ) from error

@@ -94,12 +94,15 @@ def steps_at(windows: tuple[StepWindow, ...], times: Int64Array) -> Int64Array:
         Shape ``(n,)``. Where windows overlap, the later one counts.
     """
     found = np.full(times.shape, NO_STEP, dtype=np.int64)
-    if any(later.start_ns < first.end_ns for first, later in pairwise(windows)):
-        for window in windows:
-            found[(times >= window.start_ns) & (times < window.end_ns)] = window.step
-    elif windows:
-        start, end, step = np.array([(w.start_ns, w.end_ns, w.step) for w in windows], dtype=np.int64).T
-        place = np.searchsorted(start, times, side="right") - 1
-        inside = (place >= 0) & (times < end[place])
-        found[inside] = step[place[inside]]
+    if not windows:
+        return found
+    start, end, step = np.array([(w.start_ns, w.end_ns, w.step) for w in windows], dtype=np.int64).T
+    place = np.searchsorted(start, times, side="right") - 1
+    inside = (place >= 0) & (times < np.maximum.accumulate(end)[place])
+    # The last window that has begun may have ended in another one, which has not.
+    ended = np.flatnonzero(inside & (times >= end[place]))
+    while ended.size:
+        place[ended] -= 1
+        ended = ended[times[ended] >= end[place[ended]]]
+    found[inside] = step[place[inside]]
     return found

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from zerotrace.freed import give_back_memory
 from zerotrace.ingest.classify import COLLECTIVE_OPERATOR, NOT_COLLECTIVES, device_category, host_category
 from zerotrace.ingest.columns import Ints, Texts
 from zerotrace.ingest.rows import Carried, EventRows
@@ -19,10 +22,11 @@ from zerotrace.schema import EVENTS
 from zerotrace.tables import BoolArray, number_pairs
 
 # Rows that are made into a table, and written, at once.
-_SLICE = 1 << 17
+_SLICE = 1 << 16
 
-# Columns that nothing looks at but the table.
-_SPARED = ("pid", "tid", "correlation", "external_id")
+# Columns of numbers that every row has, by where the rows have them, and such that some have.
+_WHOLE = {"event": "position", "start_ns": "start_ns", "dur_ns": "dur_ns"}
+_PARTIAL = ("pid", "tid", "correlation", "external_id")
 
 
 def collectives_of(rows: EventRows) -> Carried:
@@ -68,7 +72,8 @@ def row_categories(rows: EventRows, collectives: Carried, mode: Mode) -> Texts:
 
 def without_device(rows: EventRows) -> Int64Array:
     """Positions in the file of device rows that name no device in any way."""
-    unnamed = rows.lanes.rows[rows.lanes.ints("stated").values == 0]
+    lanes = rows.lanes
+    unnamed = lanes.rows[lanes.ints("stated").values == 0]
     return np.asarray(rows.position[unnamed[rows.is_device[unnamed]]], dtype=np.int64)
 
 
@@ -84,38 +89,16 @@ def event_tables(
         windows: step windows, sorted by start.
         folder: where columns that are too large for memory are kept meanwhile.
     """
-    order = _sort_order(rows)
-    place = np.empty_like(order)
-    place[order] = np.arange(order.size)
-    carried = [(place[group.rows], group) for group in (rows.lanes, rows.copies, rows.waits, collectives)]
-    del place
     schema = EVENTS.arrow()
-    with Spool(folder) as ordered:
-        # One column after another: all of one are in memory at a time, and slices are read off them in order.
-        ordered.append("event", rows.position[order])
-        ordered.append("dur_ns", rows.dur_ns[order])
-        for name in _SPARED:
-            ordered.append_ints(name, getattr(rows, name).take(order))
-        for begin in range(0, max(order.size, 1), _SLICE):
-            here = order[begin : begin + _SLICE]
-            everywhere = np.ones(here.size, dtype=bool)
-            start = rows.start_ns[here]
-            step = steps_at(windows, start)
-            columns: dict[str, Texts | Ints] = {
-                "event": Ints(ordered.load("event", np.int64, begin, here.size), everywhere),
-                "cat": rows.cats.take(here),
-                "name": rows.names.take(here),
-                "category": category.take(here),
-                "start_ns": Ints(start, everywhere),
-                "dur_ns": Ints(ordered.load("dur_ns", np.int64, begin, here.size), everywhere),
-                "step": Ints(step, step != NO_STEP),
-                **{name: ordered.load_ints(name, begin, here.size) for name in _SPARED},
-            }
-            for where, group in carried:
-                # Columns that few rows have are put straight into their places: the rest of each is never touched.
-                inside = np.flatnonzero((where >= begin) & (where < begin + _SLICE))
-                for name, column in group.columns.items():
-                    columns[name] = column.take(inside).spread(here.size, where[inside] - begin)
+    with Spool(folder) as spool:
+        ordered = _Ordered(rows, collectives, category, spool)
+        give_back_memory(len(rows))
+        for begin in range(0, max(len(rows), 1), _SLICE):
+            columns = ordered.columns(begin, min(_SLICE, len(rows) - begin))
+            start = columns["start_ns"]
+            assert isinstance(start, Ints)
+            step = steps_at(windows, start.values)
+            columns["step"] = Ints(step, step != NO_STEP)
             arrays = []
             for field in schema:
                 column = columns[field.name]
@@ -123,15 +106,79 @@ def event_tables(
             yield pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _sort_order(rows: EventRows) -> Int64Array:
+class _Ordered:
+    """The columns of the rows in the order of the table, out of memory.
+
+    They are put in order one after another, so that all of one are in memory at a time, and read off slice by slice.
+
+    Args:
+        rows: the events.
+        collectives: the collective that each carries.
+        category: their categories.
+        spool: where the columns go.
+    """
+
+    def __init__(self, rows: EventRows, collectives: Carried, category: Texts, spool: Spool) -> None:
+        self._spool = spool
+        self._distinct: dict[str, list[str]] = {}
+        order = _sort_order(rows)
+        for name, source in _WHOLE.items():
+            self._put(name, Ints(getattr(rows, source), np.ones(order.size, dtype=bool)), order)
+        for name in _PARTIAL:
+            self._put(name, getattr(rows, name), order)
+        self._put("cat", rows.cats, order)
+        self._put("name", rows.names, order)
+        self._put("category", category, order)
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size, dtype=order.dtype)
+        del order
+        # Where in the table the rows are that have what few have, and its columns.
+        self._carried: list[tuple[Int64Array, list[str]]] = []
+        for group in (rows.lanes, rows.copies, rows.waits, collectives):
+            where = place[group.rows].astype(np.int64)
+            by_place = np.argsort(where)
+            for name, column in group.columns.items():
+                self._put(name, column, by_place)
+            self._carried.append((where[by_place], [*group.columns]))
+
+    def columns(self, begin: int, count: int) -> dict[str, Texts | Ints]:
+        """Some rows of all columns."""
+        found = {name: self._load(name, begin, count) for name in (*_WHOLE, *_PARTIAL, "cat", "name", "category")}
+        for where, names in self._carried:
+            # Put straight into their places: the rest of each column is never touched.
+            low, high = np.searchsorted(where, (begin, begin + count)).tolist()
+            for name in names:
+                found[name] = self._load(name, low, high - low).spread(count, where[low:high] - begin)
+        return found
+
+    def _put(self, name: str, column: Texts | Ints, order: npt.NDArray[np.integer[Any]]) -> None:
+        if isinstance(column, Texts):
+            self._distinct[name] = column.distinct
+        for begin in range(0, order.size, _SLICE):
+            some = column.take(order[begin : begin + _SLICE])
+            if isinstance(some, Texts):
+                self._spool.append(name, some.codes)
+            else:
+                self._spool.append_ints(name, some)
+
+    def _load(self, name: str, begin: int, count: int) -> Texts | Ints:
+        if name in self._distinct:
+            return Texts(self._spool.load(name, np.int32, begin, count), self._distinct[name])
+        return self._spool.load_ints(name, begin, count)
+
+
+def _sort_order(rows: EventRows) -> npt.NDArray[np.int32]:
     """Rows by device, stream and start; host rows, which have no device, first."""
-    device, stream = rows.lanes.ints("device"), rows.lanes.ints("stream")
-    by_start = np.argsort(rows.start_ns, kind="stable")
+    by_start = np.argsort(rows.start_ns, kind="stable").astype(np.int32)
+    lanes = rows.lanes
+    device, stream = lanes.ints("device"), lanes.ints("stream")
     num_lanes, which = number_pairs(device.values, np.where(stream.present, stream.values, -1))
     # Nearly all rows are the host's: only the others need to be told apart by lane, and a few lanes fit in 16 bits.
-    lane = np.zeros(len(rows), dtype=np.int16 if num_lanes < np.iinfo(np.int16).max else np.int64)
-    lane[rows.lanes.rows] = which + 1
-    return np.asarray(by_start[np.argsort(lane[by_start], kind="stable")], dtype=np.int64)
+    lane = np.zeros(len(rows), dtype=np.int16 if num_lanes < np.iinfo(np.int16).max else np.int32)
+    lane[lanes.rows] = which + 1
+    lane = lane[by_start]
+    in_lanes = by_start[lane > 0]
+    return np.concatenate((by_start[lane == 0], in_lanes[np.argsort(lane[lane > 0], kind="stable")]))
 
 
 def _are_collectives(collectives: Carried) -> BoolArray:
@@ -147,15 +194,16 @@ def _by_distinct_name(
     codes = np.full(len(rows), -1, dtype=np.int32)
     chosen = np.flatnonzero(candidates)
     # Codes are -1 where there is no text, hence the shift by one.
-    width = len(rows.names.distinct) + 1
-    key = ((rows.cats.codes[chosen].astype(np.int64) + 1) * width + rows.names.codes[chosen] + 1) * 2 + flag[chosen]
+    cats, names = rows.cats.take(chosen), rows.names.take(chosen)
+    width = len(names.distinct) + 1
+    key = ((cats.codes.astype(np.int64) + 1) * width + names.codes + 1) * 2 + flag[chosen]
     distinct, which = np.unique(key, return_inverse=True)
     order = list(Category)
     verdicts = np.full(distinct.size, -1, dtype=np.int32)
     for i, combination in enumerate(distinct.tolist()):
         place, flagged = divmod(combination, 2)
         cat, name = divmod(place, width)
-        category = rule(_text(rows.cats, cat - 1), _text(rows.names, name - 1), bool(flagged))
+        category = rule(_text(cats, cat - 1), _text(names, name - 1), bool(flagged))
         verdicts[i] = -1 if category is None else order.index(category)
     codes[chosen] = verdicts[which]
     return Texts(codes, [category.value for category in order])
