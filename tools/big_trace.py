@@ -2,6 +2,7 @@
 
     python tools/big_trace.py run/rank_0.json.gz --size 300MB
 
+With ``--plain``, neither python frames nor shapes of operators are in it: a few times as many events in as much text.
 Steps are repeated until the text has the size that is asked for. The same seed, rank and size give the same bytes. The
 text is never held whole: host rows come first and device rows behind them, as Kineto has it, and each is made anew from
 the seed of its step.
@@ -89,11 +90,12 @@ _HEAD = """
 class _Step:
     """The rows of one step: on the host and on the device, as text."""
 
-    def __init__(self, rng: random.Random, number: int, start_ns: int, first_id: int, rank: int, world_size: int):
+    def __init__(self, rng: random.Random, number: int, start_ns: int, first_id: int, rank: int, world_size: int,
+                 plain: bool):
         self.host: list[str] = []
         self.device: list[str] = []
         self._rng = rng
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._plain = rank, world_size, plain
         self.next_id = first_id
         self._now = start_ns
         self._free = {_COMPUTE: start_ns, _COMM: start_ns}
@@ -148,11 +150,12 @@ class _Step:
         if kernel is not None:
             self._launch(kernel, tid, self._rng.randrange(4_000, 90_000), _COMPUTE, "")
         types = ", ".join(['"c10::BFloat16"'] * dims.count("[") + ['"Scalar"'])
+        shapes = (f'"Concrete Inputs": ["", "", "1"], "Input type": [{types}], "Input Strides": {dims}, '
+                  f'"Input Dims": {dims}, ')
         for name, start in reversed([*zip(operators, starts)]):
             self._tick(700)
             self._host_row("cpu_op", name, start, self._now, tid,
-                           f'"External id": {self._id()},"Record function id": 0, "Concrete Inputs": ["", "", "1"], '
-                           f'"Input type": [{types}], "Input Strides": {dims}, "Input Dims": {dims}, '
+                           f'"External id": {self._id()},"Record function id": 0, {"" if self._plain else shapes}'
                            f'"Sequence number": {self.next_id}{more}, "Ev Idx": {first}', first)
 
     def _collective(self, name: str, put: int, got: int, tid: int) -> None:
@@ -199,6 +202,8 @@ class _Step:
 
     def _frame(self, name: str, start: int, first: int) -> None:
         number = self._id()
+        if self._plain:
+            return
         self._host_row("python_function", name, start, self._now, _MAIN,
                        f'"Python parent id": {number - 1}, "Python id": {number}, "Ev Idx": {first}', first)
 
@@ -220,7 +225,9 @@ class _Step:
 # fmt: on
 
 
-def write_trace(path: Path, num_bytes: int, *, rank: int = 0, world_size: int = 2, seed: int = 0) -> int:
+def write_trace(
+    path: Path, num_bytes: int, *, rank: int = 0, world_size: int = 2, seed: int = 0, plain: bool = False
+) -> int:
     """Writes a trace, gzipped if its name ends in ``.gz``.
 
     Args:
@@ -229,12 +236,13 @@ def write_trace(path: Path, num_bytes: int, *, rank: int = 0, world_size: int = 
         rank: whose trace it is.
         world_size: of how many ranks.
         seed: of all that is random.
+        plain: without python frames and shapes.
 
     Returns:
         Bytes of the text.
     """
     # as many on each rank
-    sample = _Step(_random(seed, 1), 1, 0, 100, 0, world_size)
+    sample = _Step(_random(seed, 1), 1, 0, 100, 0, world_size, plain)
     num_steps = max(1, round(num_bytes / sum(map(len, [*sample.host, *sample.device]))))
     written = 0
     with _opened(path) as stream:
@@ -248,11 +256,11 @@ def write_trace(path: Path, num_bytes: int, *, rank: int = 0, world_size: int = 
         at, number = 0, 100
         for count in range(1, num_steps + 1):
             begins.append((at, number))
-            step = _Step(_random(seed, count), count, at, number, rank, world_size)
+            step = _Step(_random(seed, count), count, at, number, rank, world_size, plain)
             put("".join(step.host))
             at, number = step.end_ns, step.next_id
         for count, (begin, first) in enumerate(begins, start=1):
-            put("".join(_Step(_random(seed, count), count, begin, first, rank, world_size).device))
+            put("".join(_Step(_random(seed, count), count, begin, first, rank, world_size, plain).device))
         put(
             '  {\n    "name": "Record Window End", "ph": "i", "s": "g",\n'
             f'    "pid": "", "tid": "", "ts": {_us(at)}\n  }}\n  ],\n  "traceName": "rank_{rank}.json"\n}}\n'
@@ -290,8 +298,16 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true", help="without python frames and shapes: more events a byte")
     options = parser.parse_args()
-    size = write_trace(options.path, options.size, rank=options.rank, world_size=options.world, seed=options.seed)
+    size = write_trace(
+        options.path,
+        options.size,
+        rank=options.rank,
+        world_size=options.world,
+        seed=options.seed,
+        plain=options.plain,
+    )
     sys.stdout.write(f"{options.path}: {format_bytes(size)} of text, {format_bytes(options.path.stat().st_size)}\n")
 
 

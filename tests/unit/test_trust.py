@@ -16,9 +16,9 @@ from rich.console import Console
 
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
-from zerotrace.analysis.bounds import bound_summary, device_doubts
+from zerotrace.analysis.bounds import bound_summary, device_doubts, sure_compute
 from zerotrace.analysis.launches import find_launches
-from zerotrace.analysis.partition import clip_steps, device_times
+from zerotrace.analysis.partition import DeviceSets, clip_steps, device_times
 from zerotrace.analysis.verdict import summarise_rank
 from zerotrace.cli.summary import print_summary
 from zerotrace.ingest.classify import is_unclassified
@@ -108,7 +108,9 @@ def test_bounds_hold_whatever_the_names_are(sure: Any, comm: Any, odd: Any) -> N
     with tempfile.TemporaryDirectory() as folder:
         read = ingest_rank(trace.write(Path(folder)))
     times = device_times(read.events)
-    (doubt,) = device_doubts(read.events, times, read.windows, find_launches(read.events))
+    sets = [DeviceSets(time.device, time.comm, time.exposed, None) for time in times]
+    sure = {time.device: sure_compute(read.events, time.device) for time in times}
+    (doubt,) = device_doubts(read.events, sets, sure, read.windows, find_launches(read.events))
 
     def painted(spans: Any) -> set[int]:
         return {tick for start, length in spans for tick in range(start, start + length)}

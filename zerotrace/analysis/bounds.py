@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from zerotrace.analysis.launches import Launches, on_device
-from zerotrace.analysis.partition import DeviceTime
+from zerotrace.analysis.partition import DeviceSets
 from zerotrace.ingest.classify import is_unclassified
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array, Intervals
@@ -56,39 +56,69 @@ class DeviceDoubt:
     """By step; the first is that of all figures elsewhere. Empty where there are too many names to try each."""
 
 
+def in_doubt(events: pa.Table) -> BoolArray:
+    """Compute kernels of unknown class. Shape ``(num_rows,)``.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+    """
+    rows = np.flatnonzero(equals(events, "category", Category.COMPUTE.value) & equals(events, "cat", "kernel"))
+    codes, names = codes_and_names(events, "name")
+    used, which = np.unique(codes[rows], return_inverse=True)
+    odd = np.array([code >= 0 and is_unclassified("kernel", names[code]) for code in used.tolist()], dtype=bool)
+    doubtful = np.zeros(events.num_rows, dtype=bool)
+    doubtful[rows] = odd[which]
+    return doubtful
+
+
+def sure_compute(events: pa.Table, device: int | None) -> Intervals:
+    """When kernels of a device run that compute beyond doubt."""
+    rows = on_device(events) & (ints(events, "device") == device)
+    rows &= equals(events, "category", Category.COMPUTE.value) & ~in_doubt(events)
+    start = ints(events, "start_ns")
+    return _union(start, start + ints(events, "dur_ns"), rows)
+
+
 def device_doubts(
-    events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
+    events: pa.Table,
+    sets: Sequence[DeviceSets],
+    sure: Mapping[int | None, Intervals],
+    windows: Sequence[StepWindow],
+    launches: Launches,
 ) -> list[DeviceDoubt]:
     """The devices on which kernels of unknown class run.
 
     Args:
-        events: rows of :data:`zerotrace.schema.EVENTS`.
-        times: time of each device in ``events``.
+        events: rows of :data:`zerotrace.schema.EVENTS`, those of :func:`in_doubt` at least.
+        sets: time of each device.
+        sure: what :func:`sure_compute` says of each device.
         windows: the rank's step windows.
         launches: launches of ``events``.
     """
-    codes, names = codes_and_names(events, "name")
-    odd = [code for code, name in enumerate(names) if is_unclassified("kernel", name)]
-    if not odd:
+    doubtful = in_doubt(events)
+    if not doubtful.any():
         return []
-    cats, cat_names = codes_and_names(events, "cat")
-    doubtful = np.isin(codes, odd) & np.isin(cats, [code for code, cat in enumerate(cat_names) if cat == "kernel"])
-    doubtful &= equals(events, "category", Category.COMPUTE.value)
     device, here = ints(events, "device"), on_device(events)
     launched = steps_at(tuple(windows), launches.start)
     found = (
-        _doubt(events, time, here & (device == time.device), doubtful, windows, launched)
-        for time in times
+        _doubt(
+            events,
+            time,
+            sure[time.device],
+            np.flatnonzero(here & doubtful & (device == time.device)),
+            windows,
+            launched,
+        )
+        for time in sets
         if time.device is not None
     )
     return [doubt for doubt in found if doubt is not None]
 
 
 def _doubt(
-    events: pa.Table, time: DeviceTime, here: BoolArray, doubtful: BoolArray, windows: Sequence[StepWindow],
+    events: pa.Table, time: DeviceSets, sure: Intervals, rows: Int64Array, windows: Sequence[StepWindow],
     launched: Int64Array,
 ) -> DeviceDoubt | None:  # fmt: skip
-    rows = np.flatnonzero(here & doubtful)
     if not rows.size:
         return None
     codes, names = codes_and_names(events, "name")
@@ -97,7 +127,6 @@ def _doubt(
     distinct = np.unique(codes[rows])
     total = [int((end - start)[rows[codes[rows] == code]].sum()) for code in distinct.tolist()]
     distinct = distinct[np.argsort(-np.array(total), kind="stable")]
-    sure = _union(start, end, here & equals(events, "category", Category.COMPUTE.value) & ~doubtful)
     of_name = [_union(start, end, rows[codes[rows] == code]) for code in distinct.tolist()]
     unknown = _union(start, end, rows)
     readings = tuple(_readings(sure, of_name, time.comm, windows)) if len(of_name) <= _MAX_NAMES else ()

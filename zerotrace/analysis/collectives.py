@@ -146,7 +146,7 @@ def collective_rows(
     """
     rows, end = _comm_spans(events)
     start = ints(events, "start_ns")[rows]
-    told = tell(events, rows, launches, labels)
+    told = tell(rows, launches, labels)
     return CollectiveRows(
         rank=np.full(rows.size, rank, dtype=np.int64),
         device=_or_absent(events, "device", rows),

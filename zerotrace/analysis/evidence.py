@@ -9,19 +9,19 @@ had ended, is not confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from zerotrace.analysis.causes import DeviceRows, Pieces
-from zerotrace.analysis.launches import Launches
+from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.analysis.partition import DeviceCauses
 from zerotrace.analysis.waits import NO_STREAM, StreamWaits, SyncCalls, find_sync_calls, find_waits, read_sync_rows
 from zerotrace.intervals import Int64Array, Intervals
-from zerotrace.model import BlockingCheck, BlockingEvidence, StepPartition
-from zerotrace.tables import BoolArray
+from zerotrace.model import BlockingCheck, BlockingEvidence, Category, StepPartition
+from zerotrace.tables import BoolArray, equals, ints
 from zerotrace.units import format_ns, format_ratio
 
 
@@ -34,28 +34,49 @@ class RankEvidence:
     steps: tuple[BlockingEvidence, ...]
 
 
-def blocking_evidence(
-    events: pa.Table, why: DeviceCauses, launches: Launches, partition: Sequence[StepPartition]
-) -> RankEvidence | None:
-    """Compares both readings for each step on one device; ``None`` where the trace has no ``cuda_sync`` rows.
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """What the streams and the host were made to wait for on one device, over the whole trace."""
+
+    waits: StreamWaits
+    calls: SyncCalls
+
+
+def find_waiting(events: pa.Table, device: int | None, launches: Launches) -> Waiting | None:
+    """The waits of one device; ``None`` where the trace has no ``cuda_sync`` rows.
 
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
-        why: what launches tell of the device.
+        device: device index; ``None`` for the host, which waits for itself alone.
         launches: launches of ``events``.
-        partition: the rank's steps by the host's windows.
+    """
+    rows = None if device is None else read_sync_rows(events, device)
+    if rows is None:
+        return None
+    comm = on_device(events) & (ints(events, "device") == device) & equals(events, "category", Category.COMM.value)
+    waits = find_waits(rows, np.unique(ints(events, "stream")[comm]))
+    return Waiting(waits, find_sync_calls(rows, events, launches))
+
+
+def blocking_evidence(
+    why: DeviceCauses, waiting: Waiting, launches: Launches, partition: Sequence[StepPartition]
+) -> Iterator[BlockingEvidence]:
+    """Compares both readings for each step on one device.
+
+    Args:
+        why: what launches tell of the device while the steps last.
+        waiting: its waits.
+        launches: launches of the same rows.
+        partition: steps by the host's windows.
     """
     rows, device = why.rows, why.time.device
-    sync_rows = None if device is None else read_sync_rows(events, device)
-    if sync_rows is None or device is None:
-        return None
-    waits = find_waits(sync_rows, np.unique(rows.stream[rows.is_comm]))
-    calls = find_sync_calls(sync_rows, events, launches)
-    queued = why.held.queued & _confirmed_queued(why.pieces, rows, waits)
-    sync, recorded = _confirmed_sync(why.pieces, rows, waits, calls, launches.sync_calls)
+    queued = why.held.queued & _confirmed_queued(why.pieces, rows, waiting.waits)
+    sync, recorded = _confirmed_sync(why.pieces, rows, waiting, launches)
     sync, unrecorded = why.held.sync & sync, why.held.sync - recorded
-    steps = [
-        BlockingEvidence(
+    for part in partition:
+        if part.device != device or device is None or part.blocking_queued_ns is None or part.blocking_sync_ns is None:
+            continue
+        yield BlockingEvidence(
             rank=part.rank,
             device=device,
             step=part.step,
@@ -65,10 +86,6 @@ def blocking_evidence(
             sync_confirmed_ns=_inside(sync, part),
             sync_unrecorded_ns=_inside(unrecorded, part),
         )
-        for part in partition
-        if part.device == device and part.blocking_queued_ns is not None and part.blocking_sync_ns is not None
-    ]
-    return RankEvidence(num_waits=waits.num_waits, num_named_waits=waits.num_named, steps=tuple(steps))
 
 
 def check_blocking(found: Sequence[RankEvidence]) -> BlockingCheck | None:
@@ -124,18 +141,18 @@ def _confirmed_queued(pieces: Pieces, rows: DeviceRows, waits: StreamWaits) -> I
 
 
 def _confirmed_sync(
-    pieces: Pieces, rows: DeviceRows, waits: StreamWaits, calls: SyncCalls, sync_calls: Sequence[Intervals]
+    pieces: Pieces, rows: DeviceRows, waiting: Waiting, launches: Launches
 ) -> tuple[Intervals, Intervals]:
     """When the launching thread is in a call that waits for a running collective, and in one that is recorded."""
-    thread = rows.launch_thread[pieces.kernel]
+    thread, calls = rows.launch_thread[pieces.kernel], waiting.calls
     confirmed, recorded = Intervals.empty(), Intervals.empty()
-    for i in range(len(sync_calls)):
-        waiting = Intervals.union(pieces.start[thread == i], pieces.launched[thread == i])
-        mine = np.flatnonzero(calls.thread == i)
-        if not len(waiting) or not mine.size:
+    for i, (pid, tid) in enumerate(launches.threads.tolist()):
+        held = Intervals.union(pieces.start[thread == i], pieces.launched[thread == i])
+        mine = np.flatnonzero((calls.pid == pid) & (calls.tid == tid))
+        if not len(held) or not mine.size:
             continue
-        recorded |= waiting & Intervals.union(calls.start[mine], calls.end[mine])
-        confirmed |= waiting & _waiting_for_comm(rows, waits, calls, mine)
+        recorded |= held & Intervals.union(calls.start[mine], calls.end[mine])
+        confirmed |= held & _waiting_for_comm(rows, waiting.waits, calls, mine)
     return confirmed, recorded
 
 

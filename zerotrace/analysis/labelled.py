@@ -15,7 +15,7 @@ from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array
 from zerotrace.labels import Label, LabelEvent, Phase, is_label, label_event, parse_label
 from zerotrace.model import StepWindow
-from zerotrace.tables import codes_and_names, ints, optional_ints
+from zerotrace.tables import codes_and_names, ints
 
 #: What tells the purpose and the phase of a collective, and how often a step does its work.
 TELLING = frozenset(
@@ -156,7 +156,7 @@ class Told:
     purpose: Texts
 
 
-def tell(events: pa.Table, rows: Int64Array, launches: Launches, labels: LabelSpans) -> Told:
+def tell(rows: Int64Array, launches: Launches, labels: LabelSpans) -> Told:
     """Phase and purpose of rows of communication.
 
     The purpose is that of the innermost label in which the row was launched, on the thread that launched it. The
@@ -165,14 +165,12 @@ def tell(events: pa.Table, rows: Int64Array, launches: Launches, labels: LabelSp
     host mode, have no purpose, and their phase is taken at their own start.
 
     Args:
-        events: rows of :data:`zerotrace.schema.EVENTS`.
-        rows: rows of ``events``.
-        launches: launches of ``events``.
+        rows: rows of an event table.
+        launches: launches of the table.
         labels: of the same rank.
     """
-    call = launches.call[rows]
     time = launches.start[rows]
-    pid, tid = (np.where(call >= 0, optional_ints(events, name)[0][call], -1) for name in ("pid", "tid"))
+    pid, tid = launches.thread_ids(rows)
     working = labels.of(LabelEvent.GATHER, LabelEvent.FETCH)
     buckets = labels.of(LabelEvent.GATHER, LabelEvent.REDUCE, LabelEvent.POST_STEP_GATHER)
     calls = labels.of(LabelEvent.PHASE)

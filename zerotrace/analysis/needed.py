@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from zerotrace.analysis.fsdp import is_fsdp_annotation
 from zerotrace.analysis.gathers.phases import BACKWARD_OPERATOR, OPTIMIZER_STEP
-from zerotrace.ingest.classify import COLLECTIVE_OPERATOR
 from zerotrace.labels import is_label
 from zerotrace.model import Mode
 from zerotrace.tables import codes_and_names, take_rows
@@ -16,7 +15,12 @@ _OPERATOR_CAT = "cpu_op"
 
 # Operators that tell phases apart, and calls of collectives. Labels and annotations are operators in traces of some
 # versions of torch.
-_TELLING = (BACKWARD_OPERATOR, OPTIMIZER_STEP, COLLECTIVE_OPERATOR, "c10d::")
+_TELLING = (OPTIMIZER_STEP, "c10d::")
+
+
+def tells(name: str) -> bool:
+    """Whether what has this name tells of other rows: a label, FSDP2's, the optimizer's step, a collective's call."""
+    return name.startswith(_TELLING) or is_label(name) or is_fsdp_annotation(name)
 
 
 def needed_rows(events: pa.Table, mode: Mode) -> pa.Table:
@@ -31,9 +35,6 @@ def needed_rows(events: pa.Table, mode: Mode) -> pa.Table:
     cats, distinct_cats = codes_and_names(events, "cat")
     names, distinct_names = codes_and_names(events, "name")
     is_operator = np.array([*(cat == _OPERATOR_CAT for cat in distinct_cats), False])[cats]
-    kept = ~is_operator | np.array([*map(_tells, distinct_names), True])[names]
+    told = [*(name.startswith(BACKWARD_OPERATOR) or tells(name) for name in distinct_names), True]
+    kept = ~is_operator | np.array(told)[names]
     return events if kept.all() else take_rows(events, np.flatnonzero(kept))
-
-
-def _tells(name: str) -> bool:
-    return name.startswith(_TELLING) or is_label(name) or is_fsdp_annotation(name)

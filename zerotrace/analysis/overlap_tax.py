@@ -21,10 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zerotrace.analysis.launches import on_device
-from zerotrace.analysis.partition import DeviceTime
+from zerotrace.analysis.partition import DeviceSets
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import Category, KernelTax, NotCompared, OverlapTax, RankTax, StepWindow, TaxVerdict
-from zerotrace.tables import codes_and_names, equals, ints, number_pairs, optional_ints
+from zerotrace.tables import BoolArray, codes_and_names, equals, ints, number_pairs, optional_ints
 from zerotrace.units import format_ns, format_ratio
 
 _MOST_KERNELS = 12
@@ -59,34 +59,101 @@ class DeviceTax:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kernels:
-    """Compute kernels of a device that start in a step. Columns have one entry a kernel."""
+class Kernels:
+    """Compute kernels of a device that start in a step. Columns have one entry a kernel.
 
+    There may be millions of them, so that columns are no wider than need be.
+
+    Attributes:
+        start: nanoseconds.
+        duration: nanoseconds.
+        step: int32.
+        name: as a code of the event table, int32.
+        shape: as a code of the event table, int32; -1 where unknown.
+        names: what the codes stand for.
+        shapes: likewise.
+    """
+
+    start: Int64Array
     duration: Int64Array
-    beside: Int64Array
-    """Time with communication beside it."""
-    step: Int64Array
-    name: Int64Array
-    """As a code of the event table."""
-    shape: Int64Array
-    """As a code of the event table; -1 where unknown."""
+    step: npt.NDArray[np.int32]
+    name: npt.NDArray[np.int32]
+    shape: npt.NDArray[np.int32]
     names: list[str]
     shapes: list[str]
 
+    @classmethod
+    def of_all(cls, parts: Sequence[Kernels]) -> Kernels:
+        """Those of several tables whose texts have the same codes."""
+        columns = ("start", "duration", "step", "name", "shape")
+        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
+        return cls(**joined, names=parts[-1].names, shapes=parts[-1].shapes)
 
-def device_taxes(
-    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow]
-) -> tuple[DeviceTax, ...]:
-    """Compares the kernels of each device of a rank that communicates.
+
+def find_kernels(events: pa.Table, device: int, counted: BoolArray) -> Kernels:
+    """The compute kernels of a device that start in a step.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        device: device index.
+        counted: which of the rows are looked at; shape ``(num_rows,)``.
+    """
+    step, in_step = optional_ints(events, "step")
+    duration = ints(events, "dur_ns")
+    chosen = counted & on_device(events) & (ints(events, "device") == device) & in_step & (duration > 0)
+    rows = np.flatnonzero(chosen & equals(events, "category", Category.COMPUTE.value))
+    name, names = codes_and_names(events, "name")
+    shape, shapes = codes_and_names(events, "launch_shape")
+    return Kernels(
+        start=ints(events, "start_ns")[rows],
+        duration=duration[rows],
+        step=step[rows].astype(np.int32),
+        name=name[rows].astype(np.int32),
+        shape=shape[rows].astype(np.int32),
+        names=names,
+        shapes=shapes,
+    )
+
+
+def device_tax(rank: int, kernels: Kernels, time: DeviceSets, windows: Sequence[StepWindow]) -> DeviceTax:
+    """Compares the kernels of a device that communicates.
 
     Args:
         rank: global rank.
-        events: rows of :data:`zerotrace.schema.EVENTS`.
-        times: time of each device in ``events``.
+        kernels: those of the device.
+        time: its time.
         windows: the rank's step windows.
     """
+    device = time.device or 0
+    beside_ns = time.comm.within(kernels.start, kernels.start + kernels.duration)
+    found, compared_ns = [], 0
+    for mine in _kinds(kernels, beside_ns):
+        name, shape = int(kernels.name[mine[0]]), int(kernels.shape[mine[0]])
+        duration, beside = kernels.duration[mine], beside_ns[mine]
+        is_beside = beside >= BESIDE * duration
+        figures = _compare(np.sort(duration[beside == 0]), np.sort(duration[is_beside]), shape >= 0)
+        compared_ns += int(beside[is_beside].sum()) if figures.not_compared is None else 0
+        found.append(
+            KernelTax(
+                rank=rank,
+                device=device,
+                name=kernels.names[name],
+                launch_shape=kernels.shapes[shape] if shape >= 0 else None,
+                num_alone=int((beside == 0).sum()),
+                num_beside=int(is_beside.sum()),
+                num_between=int(((beside > 0) & ~is_beside).sum()),
+                **vars(figures),
+            )
+        )
     steps = Intervals.union([window.start_ns for window in windows], [window.end_ns for window in windows])
-    return tuple(_device_tax(rank, events, time, steps) for time in times if time.device is not None and len(time.comm))
+    return DeviceTax(
+        device=device,
+        num_steps=int(np.unique(kernels.step).size),
+        beside_ns=int(beside_ns.sum()),
+        compared_ns=compared_ns,
+        kernels=tuple(sorted(found, key=lambda kernel: -(kernel.lost_ns or 0.0))),
+        overlapped=time.overlapped & steps,
+    )
 
 
 def sum_up(tax: DeviceTax, rank: int, transferring: Intervals | None) -> RankTax:
@@ -161,66 +228,13 @@ def _sentence(ranks: Sequence[RankTax]) -> str:
     return f"{text}. It hides {format_ns(worst.hidden_transfer_ns)} of transfer, so {format_ns(worst.net_ns)} are won."
 
 
-def _device_tax(rank: int, events: pa.Table, time: DeviceTime, steps: Intervals) -> DeviceTax:
-    device = time.device or 0
-    kernels = _kernels(events, device, time.comm)
-    found, compared_ns = [], 0
-    for mine in _kinds(kernels):
-        name, shape = int(kernels.name[mine[0]]), int(kernels.shape[mine[0]])
-        duration, beside = kernels.duration[mine], kernels.beside[mine]
-        is_beside = beside >= BESIDE * duration
-        figures = _compare(np.sort(duration[beside == 0]), np.sort(duration[is_beside]), shape >= 0)
-        compared_ns += int(beside[is_beside].sum()) if figures.not_compared is None else 0
-        found.append(
-            KernelTax(
-                rank=rank,
-                device=device,
-                name=kernels.names[name],
-                launch_shape=kernels.shapes[shape] if shape >= 0 else None,
-                num_alone=int((beside == 0).sum()),
-                num_beside=int(is_beside.sum()),
-                num_between=int(((beside > 0) & ~is_beside).sum()),
-                **vars(figures),
-            )
-        )
-    return DeviceTax(
-        device=device,
-        num_steps=int(np.unique(kernels.step).size),
-        beside_ns=int(kernels.beside.sum()),
-        compared_ns=compared_ns,
-        kernels=tuple(sorted(found, key=lambda kernel: -(kernel.lost_ns or 0.0))),
-        overlapped=time.comm & time.compute & steps,
-    )
-
-
-def _kernels(events: pa.Table, device: int, comm: Intervals) -> _Kernels:
-    step, in_step = optional_ints(events, "step")
-    is_compute = equals(events, "category", Category.COMPUTE.value)
-    start, duration = ints(events, "start_ns"), ints(events, "dur_ns")
-    rows = np.flatnonzero(
-        on_device(events) & is_compute & in_step & (ints(events, "device") == device) & (duration > 0)
-    )
-    low, high = start[rows], start[rows] + duration[rows]
-    name, names = codes_and_names(events, "name")
-    shape, shapes = codes_and_names(events, "launch_shape")
-    return _Kernels(
-        duration=duration[rows],
-        beside=comm.length_before(high) - comm.length_before(low),
-        step=step[rows],
-        name=name[rows],
-        shape=shape[rows],
-        names=names,
-        shapes=shapes,
-    )
-
-
-def _kinds(kernels: _Kernels) -> Iterator[Int64Array]:
+def _kinds(kernels: Kernels, beside: Int64Array) -> Iterator[Int64Array]:
     """The kernels of each name and launch shape of which any has communication beside it."""
     count, kind = number_pairs(kernels.name, kernels.shape)
     order = np.argsort(kind, kind="stable")
     borders = np.searchsorted(kind[order], np.arange(count + 1))
     touched = np.zeros(count, dtype=bool)
-    touched[kind[kernels.beside > 0]] = True
+    touched[kind[beside > 0]] = True
     for number in np.flatnonzero(touched).tolist():
         yield order[borders[number] : borders[number + 1]]
 

@@ -17,8 +17,8 @@ from zerotrace.analysis.causes import host_bound
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows, comm_rows
 from zerotrace.analysis.launches import Launches
 from zerotrace.analysis.partition import DeviceCauses, DeviceTime
-from zerotrace.intervals import Int64Array, Intervals
-from zerotrace.model import StepWindow
+from zerotrace.intervals import Int64Array
+from zerotrace.model import Mode, StepWindow
 from zerotrace.tables import ints
 
 
@@ -64,58 +64,92 @@ class OwnTimes:
         return cls(**columns)
 
 
+@dataclass(frozen=True, eq=False)
+class OwnSpans:
+    """When the own time ahead of each row of communication begins. Columns have one entry a row.
+
+    Attributes:
+        begin: nanoseconds; it ends with the start of the row.
+        previous: as in :class:`OwnTimes`.
+    """
+
+    begin: Int64Array
+    previous: Int64Array
+
+
+def own_spans(rows: CollectiveRows, windows: Sequence[StepWindow]) -> OwnSpans:
+    """The own time of one rank ahead of each of its rows of communication, as a span.
+
+    A row that starts while another of its group runs has no own time.
+
+    Args:
+        rows: the rank's rows of communication.
+        windows: the rank's step windows.
+    """
+    begin = np.minimum(min(window.start_ns for window in windows), rows.start)
+    previous = np.full(len(rows), ABSENT, dtype=np.int64)
+    lanes = np.stack((rows.device, rows.group.codes.astype(np.int64)), axis=1)
+    for lane in np.unique(lanes, axis=0) if len(rows) else ():
+        mine = np.flatnonzero((lanes == lane).all(axis=1))
+        free = np.maximum.accumulate(rows.end[mine])[:-1]
+        begin[mine[1:]] = np.minimum(free, rows.start[mine[1:]])
+        previous[mine[1:]] = mine[:-1]
+    return OwnSpans(begin, previous)
+
+
+def spent(
+    spans: OwnSpans, rows: CollectiveRows, time: DeviceTime, why: DeviceCauses | None, begin: int, end: int
+) -> Int64Array:
+    """What one device does in the own time ahead of each row, as far as it lies in ``[begin, end)``.
+
+    Args:
+        spans: own times of the rank.
+        rows: the rank's rows of communication.
+        time: time of the device.
+        why: why it is lost.
+        begin: nanoseconds.
+        end: nanoseconds.
+
+    Returns:
+        Shape ``(4, num_rows)``: compute, copies under neither compute nor communication, exposed communication, and
+        time that the host has it wait.
+    """
+    found = np.zeros((4, len(rows)), dtype=np.int64)
+    here = np.flatnonzero(rows.device == (ABSENT if time.device is None else time.device))
+    low, high = np.clip(spans.begin[here], begin, end), np.clip(rows.start[here], begin, end)
+    if not here.size:
+        return found
+    exposed = time.exposed if why is None else why.exposed
+    sets = [time.compute, time.copy - (time.compute | time.comm), exposed]
+    if why is not None and why.rows.start.size:
+        sets.append(host_bound(why.busy, why.rows, int(low.min())))
+    for column, points in zip(found, sets):
+        column[here] = points.within(low, high)
+    return found
+
+
 def own_times(
-    rows: CollectiveRows,
-    events: pa.Table,
-    times: Sequence[DeviceTime],
-    causes: Sequence[DeviceCauses | None],
-    windows: Sequence[StepWindow],
-    launches: Launches,
+    rows: CollectiveRows, events: pa.Table, launches: Launches, spans: OwnSpans, doing: Int64Array, mode: Mode
 ) -> OwnTimes:
     """The own time of one rank ahead of each of its rows of communication.
 
     Args:
         rows: the rank's rows of communication.
         events: rows of :data:`zerotrace.schema.EVENTS` that they were taken from.
-        times: time of each device of the rank.
-        causes: why the time of each of them is lost.
-        windows: the rank's step windows.
         launches: launches of ``events``.
+        spans: the own times.
+        doing: what :func:`spent` says, over all devices and all of the time.
+        mode: device or host time.
     """
-    own, previous = _since_previous(rows, min(window.start_ns for window in windows))
-    begin = rows.start - own
-    compute, copy, comm, bound = (np.zeros(len(rows), dtype=np.int64) for _ in range(4))
-    for time, why in zip(times, causes):
-        here = np.flatnonzero(rows.device == (ABSENT if time.device is None else time.device))
-        if not here.size:
-            continue
-        low, high = begin[here], rows.start[here]
-        compute[here] = _within(time.compute, low, high)
-        copy[here] = _within(time.copy - (time.compute | time.comm), low, high)
-        comm[here] = _within(time.exposed if why is None else why.exposed, low, high)
-        bound[here] = ABSENT if why is None else _within(host_bound(why.busy, why.rows, int(low.min())), low, high)
+    compute, copy, comm, bound = doing
+    if mode is Mode.HOST:
+        bound = np.full(len(rows), ABSENT, dtype=np.int64)
     table_rows = comm_rows(events)
     linked = launches.linked[table_rows]
     lead = np.where(linked, rows.start - launches.start[table_rows], ABSENT)
-    came_back = _came_back(events, launches, table_rows, previous)
+    came_back = _came_back(events, launches, table_rows, spans.previous)
     resumed = np.where(came_back == ABSENT, ABSENT, rows.start - came_back)
-    return OwnTimes(previous, own, compute, copy, comm, bound, lead, resumed)
-
-
-def _since_previous(rows: CollectiveRows, first: int) -> tuple[Int64Array, Int64Array]:
-    """Time from the end of the group's previous row to the start of each row, and which row that is.
-
-    A row that starts while another of its group runs has no own time.
-    """
-    own = rows.start - np.minimum(first, rows.start)
-    previous = np.full(len(rows), ABSENT, dtype=np.int64)
-    lanes = np.stack((rows.device, rows.group.codes.astype(np.int64)), axis=1)
-    for lane in np.unique(lanes, axis=0) if len(rows) else ():
-        mine = np.flatnonzero((lanes == lane).all(axis=1))
-        free = np.maximum.accumulate(rows.end[mine])[:-1]
-        own[mine[1:]] = np.maximum(rows.start[mine[1:]] - free, 0)
-        previous[mine[1:]] = mine[:-1]
-    return own, previous
+    return OwnTimes(spans.previous, rows.start - spans.begin, compute, copy, comm, bound, lead, resumed)
 
 
 def _came_back(events: pa.Table, launches: Launches, rows: Int64Array, previous: Int64Array) -> Int64Array:
@@ -139,7 +173,3 @@ def _came_back(events: pa.Table, launches: Launches, rows: Int64Array, previous:
         after = (last >= 0) & (begin[last] >= launches.start[rows[previous[here]]])
         found[here[after]] = end[last[after]]
     return found
-
-
-def _within(intervals: Intervals, low: Int64Array, high: Int64Array) -> Int64Array:
-    return intervals.length_before(high) - intervals.length_before(low)

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from zerotrace.analysis.causes import Blocking, DeviceRows, Pieces, blocking, idle_causes, pieces_of
 from zerotrace.analysis.launches import Launches, on_device
-from zerotrace.ingest.steps import NO_STEP, steps_at
-from zerotrace.intervals import Int64Array, Intervals, unions_of_groups
+from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import Category, StepPartition, StepWindow
 from zerotrace.tables import BoolArray, equals, ints
 
@@ -43,19 +42,40 @@ class DeviceTime:
         return self.compute | self.comm | self.copy
 
 
-def device_times(events: pa.Table) -> tuple[DeviceTime, ...]:
+def device_times(events: pa.Table, devices: Sequence[int | None] | None = None) -> tuple[DeviceTime, ...]:
     """The time of each device in a rank's event table; devices of one process are never merged.
 
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
+        devices: which devices, ``None`` for the host's own time; by default those that have rows, else the host.
     """
-    device, timed = ints(events, "device"), _TimedRows.of(events)
+    device, timed = ints(events, "device"), TimedRows.of(events)
     here = on_device(events)
-    if not here.any():
-        return (timed.device_time(None, np.arange(events.num_rows)),)
+    if devices is None:
+        devices = np.unique(device[here]).tolist() or [None]
     return tuple(
-        timed.device_time(index, np.flatnonzero(here & (device == index))) for index in np.unique(device[here]).tolist()
+        timed.device_time(
+            index, np.arange(events.num_rows) if index is None else np.flatnonzero(here & (device == index))
+        )
+        for index in devices
     )
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSets:
+    """What is left to ask of one device once its steps are taken apart."""
+
+    device: int | None
+    comm: Intervals
+    exposed: Intervals
+    """The part of it with no compute beside it."""
+    held: Blocking | None
+    """The part of that which holds compute back; ``None`` for the host's own time."""
+
+    @property
+    def overlapped(self) -> Intervals:
+        """Communication with compute beside it."""
+        return self.comm - self.exposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,24 +124,6 @@ def clip_steps(
     return tuple(part for time, why in zip(times, causes) for part in _clipped(rank, time, why, windows))
 
 
-def launch_steps(
-    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
-) -> tuple[StepPartition, ...]:
-    """Takes every step of a rank apart, with each row, whole, in the step in which it was launched.
-
-    A step's rows may then run beside another step's, so ``idle_ns`` and the causes of it have no meaning and are
-    ``None``.
-
-    Args:
-        rank: global rank.
-        events: rows of :data:`zerotrace.schema.EVENTS`.
-        times: time of each device in ``events``.
-        windows: the rank's step windows.
-        launches: launches of ``events``.
-    """
-    return tuple(_by_launch(rank, events, times, windows, launches))
-
-
 def device_rows(events: pa.Table, device: int, launches: Launches) -> DeviceRows:
     """The rows of one device with their launches, sorted by start."""
     rows = np.flatnonzero(on_device(events) & (ints(events, "device") == device))
@@ -137,16 +139,6 @@ def device_rows(events: pa.Table, device: int, launches: Launches) -> DeviceRows
         launch_end=launches.end[rows],
         launch_thread=launches.thread[rows],
     )
-
-
-def launched_exposed(
-    events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
-) -> dict[tuple[int | None, int], Intervals]:
-    """The exposed communication that each step launched, by device and step: what :func:`launch_steps` measures."""
-    return {
-        (time.device, window.step): own.comm - time.compute.around(own.comm)
-        for time, window, own in _launched(events, times, windows, launches)
-    }
 
 
 def split_exposed(
@@ -168,14 +160,14 @@ def split_exposed(
         yield split
 
 
-def outside_steps_ns(time: DeviceTime, windows: Sequence[StepWindow]) -> int:
-    """Busy time of a device that lies in no step window: before the first, between, or after the last."""
+def outside_steps_ns(time: DeviceTime, windows: Sequence[StepWindow], begin: int, end: int) -> int:
+    """Busy time of a device in ``[begin, end)`` that lies in no step window."""
     inside = Intervals.union([w.start_ns for w in windows], [w.end_ns for w in windows])
-    return (time.busy - inside).length
+    return (time.busy.clip(begin, end) - inside).length
 
 
 @dataclass(frozen=True, eq=False)
-class _TimedRows:
+class TimedRows:
     """Start, end and category of every row of an event table, read once."""
 
     start: Int64Array
@@ -183,7 +175,8 @@ class _TimedRows:
     is_of: Mapping[Category, BoolArray]
 
     @classmethod
-    def of(cls, events: pa.Table) -> _TimedRows:
+    def of(cls, events: pa.Table) -> TimedRows:
+        """Those of :data:`zerotrace.schema.EVENTS`."""
         start = ints(events, "start_ns")
         categories = {category: equals(events, "category", category.value) for category in Category}
         return cls(start, start + ints(events, "dur_ns"), categories)
@@ -218,7 +211,7 @@ def _clipped(
         columns |= {name: column.tolist() for name, column in _causes(why, windows).items()}
     for number, (window, held) in enumerate(zip(windows, busy.tolist())):
         if not held:
-            yield _unknown(rank, time.device, window)
+            yield unknown_step(rank, time.device, window)
             continue
         found = StepPartition(
             rank=rank,
@@ -266,73 +259,7 @@ def _assert_closes(part: StepPartition) -> None:
     _assert_sum(part, "span_ns", "compute_ns", "exposed_ns", "copy_only_ns", "idle_ns")
 
 
-def _by_launch(
-    rank: int, events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
-) -> Iterator[StepPartition]:
-    number_of = {window.step: number for number, window in enumerate(windows)}
-    step, timed = steps_at(tuple(windows), launches.start), _TimedRows.of(events)
-    device, here = ints(events, "device"), on_device(events)
-    for time in times:
-        rows = np.flatnonzero(here & (device == time.device) & (step != NO_STEP))
-        distinct, which = np.unique(step[rows], return_inverse=True)
-        group = np.array([number_of[value] for value in distinct.tolist()], dtype=np.int64)[which]
-        own = {}
-        for category in Category:
-            mine = timed.is_of[category][rows]
-            own[category] = unions_of_groups(timed.start[rows[mine]], timed.end[rows[mine]], group[mine])
-        compute, comm, copy = (_summed(own[c], len(windows)) for c in (Category.COMPUTE, Category.COMM, Category.COPY))
-        overlapped = _summed(own[Category.COMM], len(windows), time.compute)
-        covered = _summed(own[Category.COPY], len(windows), time.compute | time.comm)
-        known = (compute + comm + copy > 0).tolist()
-        columns = {
-            "compute_ns": compute,
-            "comm_ns": comm,
-            "overlapped_ns": overlapped,
-            "exposed_ns": comm - overlapped,
-            "copy_only_ns": copy - covered,
-        }
-        lists = {name: column.tolist() for name, column in columns.items()}
-        for number, window in enumerate(windows):
-            if not known[number]:
-                yield _unknown(rank, time.device, window)
-                continue
-            yield StepPartition(
-                rank=rank,
-                device=time.device,
-                step=window.step,
-                start_ns=window.start_ns,
-                span_ns=window.span_ns,
-                idle_ns=None,
-                **{name: column[number] for name, column in lists.items()},
-            )
-
-
-def _summed(
-    members: tuple[Int64Array, Int64Array, Int64Array], num_groups: int, beside: Intervals | None = None
-) -> Int64Array:
-    """Length of the union of each group, or of that part of it which lies in a set."""
-    start, end, group = members
-    found = np.zeros(num_groups, dtype=np.int64)
-    np.add.at(found, group, end - start if beside is None else beside.within(start, end))
-    return found
-
-
-def _launched(
-    events: pa.Table, times: Sequence[DeviceTime], windows: Sequence[StepWindow], launches: Launches
-) -> Iterator[tuple[DeviceTime, StepWindow, DeviceTime]]:
-    """Each device and step, with the time of the rows that the step launched there."""
-    step, timed = steps_at(tuple(windows), launches.start), _TimedRows.of(events)
-    device, here = ints(events, "device"), on_device(events)
-    for time in times:
-        rows = np.flatnonzero(here & (device == time.device))
-        rows = rows[np.argsort(step[rows], kind="stable")]
-        of_window = np.array([window.step for window in windows], dtype=np.int64)
-        low, high = (np.searchsorted(step[rows], of_window, side=side) for side in ("left", "right"))
-        for window, first, last in zip(windows, low.tolist(), high.tolist()):
-            yield time, window, timed.device_time(time.device, rows[first:last])
-
-
-def _unknown(rank: int, device: int | None, window: StepWindow) -> StepPartition:
+def unknown_step(rank: int, device: int | None, window: StepWindow) -> StepPartition:
     """A window without a device row is unknown, not 100 % idle: its records may have been lost."""
     return StepPartition(
         rank=rank,

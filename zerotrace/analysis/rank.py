@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from zerotrace.analysis.bounds import DeviceDoubt, device_doubts, note_doubts
+from zerotrace.analysis.bounds import DeviceDoubt, device_doubts, in_doubt, note_doubts
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
-from zerotrace.analysis.evidence import RankEvidence, blocking_evidence
-from zerotrace.analysis.fsdp import fsdp_spans, with_fsdp
-from zerotrace.analysis.gathers.rank import RankGathers, RankView, find_gathers
+from zerotrace.analysis.evidence import RankEvidence, find_waiting
+from zerotrace.analysis.fsdp import FsdpSpans, fsdp_spans, with_fsdp
+from zerotrace.analysis.gathers.coordinator import coordinator_time
+from zerotrace.analysis.gathers.rank import RankGathers, RankView, Sought, find_gathers, seek_gathers
+from zerotrace.analysis.kernels import top_kernels
 from zerotrace.analysis.labelled import LabelSpans, LabelTotal, UnreadLabels, find_labels, label_totals, unread_labels
-from zerotrace.analysis.launches import find_launches, on_device
-from zerotrace.analysis.overlap_tax import DeviceTax, device_taxes
-from zerotrace.analysis.own_time import OwnTimes, own_times
-from zerotrace.analysis.partition import (
-    clip_steps,
-    device_causes,
-    device_times,
-    launch_steps,
-    launched_exposed,
-    outside_steps_ns,
-)
+from zerotrace.analysis.landmarks import find_landmarks
+from zerotrace.analysis.launched import launch_steps
+from zerotrace.analysis.launches import Launches, find_launches
+from zerotrace.analysis.overlap_tax import DeviceTax, device_tax
+from zerotrace.analysis.own_time import OwnTimes, own_spans, own_times
+from zerotrace.analysis.partition import DeviceSets
 from zerotrace.analysis.reductions import reduction_steps
-from zerotrace.analysis.trust import RankCounts, count_rank
+from zerotrace.analysis.stretch_part import Asked, GatherPart, take_apart
+from zerotrace.analysis.stretches import RankEvents
+from zerotrace.analysis.trust import RankCounts, RowCounts, count_rank
+from zerotrace.analysis.whole import WholeDevice, WholeRank
 from zerotrace.analysis.wire import RankTraffic, rank_traffic, traffic_by_label
+from zerotrace.freed import give_back_memory
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import (
     STEP_ALL,
     Attribution,
-    Category,
     Diagnostic,
     KernelTime,
     Level,
@@ -41,12 +42,9 @@ from zerotrace.model import (
     StepPartition,
     StepWindow,
 )
-from zerotrace.tables import codes_and_names, equals, ints
 
 #: Two ways of giving rows to steps that differ by more than this part of the span deserve a word.
 ATTRIBUTION_TOLERANCE = 0.01
-
-_TOP_KERNELS = 12
 
 _MAX_NAME = 60
 
@@ -96,7 +94,7 @@ class RankAnalysis:
 def analyse_rank(
     rank: int,
     file: str,
-    events: pa.Table,
+    events: RankEvents,
     windows: Sequence[StepWindow],
     mode: Mode,
     attribution: Attribution,
@@ -104,7 +102,7 @@ def analyse_rank(
     first_ns: int,
     world_size: int | None = None,
 ) -> RankAnalysis:
-    """Takes one rank apart.
+    """Takes one rank apart, stretch by stretch of its steps.
 
     Args:
         rank: global rank.
@@ -117,74 +115,138 @@ def analyse_rank(
         first_ns: start of the first event of the trace.
         world_size: ranks of the job; ``None`` where the trace does not say.
     """
-    times, launches, fsdp = device_times(events), find_launches(events), fsdp_spans(events)
-    labels = with_fsdp(find_labels(events), fsdp)
-    causes = [device_causes(events, time, launches) for time in times]
-    partition = clipped = clip_steps(rank, times, causes, windows)
-    by_launch: dict[tuple[int | None, int], Intervals] = {}
-    doubts = tuple(device_doubts(events, times, windows, launches))
+    give_back_memory(events.num_rows)
+    told = _told(rank, events, windows, mode, attribution)
+    marks, rows, asked = told.marks, told.asked.rows, told.asked
+    # not a comprehension, which would keep each stretch until there is the next one
+    whole = WholeRank(map(partial(take_apart, asked=asked), events.stretches(windows)))
+    sets = [device.sets for device in whole.devices]
+    gathers, taxes = _gathers(told, sets, whole.take_gathers(), attribution), _taxes(asked, whole.devices, sets)
+    clipped = tuple(part for device in whole.devices for part in device.partition)
+    launched = launch_steps(rank, [d.launched for d in whole.devices if d.launched is not None], windows)
+    doubts = tuple(device_doubts(marks, sets, {d.device: d.sure for d in whole.devices}, windows, told.launches))
+    spent = np.sum([device.spent for device in whole.devices], axis=0)
     diagnostics = [*_unknown_steps(file, clipped), *note_doubts(file, doubts)]
     if mode is Mode.DEVICE:
-        launched = launch_steps(rank, events, times, windows, launches)
-        if attribution is Attribution.LAUNCH:
-            partition, by_launch = launched, launched_exposed(events, times, windows, launches)
         diagnostics += _attribution_differs(file, clipped, launched, attribution)
-        diagnostics += _unlinked_rows(file, ints(events, "event")[on_device(events) & ~launches.linked])
-    exposed = {time.device: time.exposed for time in times}
-    unread = unread_labels(events)
-    diagnostics += _unread_labels(file, unread)
-    rows = collective_rows(rank, events, windows, launches, labels)
-    view = RankView(
-        events=events,
-        windows=windows,
-        launches=launches,
-        labels=labels,
-        fsdp=fsdp,
-        rows=rows,
-        times=times,
-        causes=causes,
-    )
+        diagnostics += _unlinked_rows(file, whole.counts)
+    diagnostics += _unread_labels(file, told.unread)
     return RankAnalysis(
         rank=rank,
         first_ns=first_ns,
-        partition=partition,
-        comm={time.device: time.comm for time in times},
-        exposed=exposed,
-        launched_exposed=by_launch,
-        outside_steps_ns={time.device: outside_steps_ns(time, windows) for time in times},
+        partition=launched if asked.by_launch else clipped,
+        comm={time.device: time.comm for time in sets},
+        exposed={time.device: time.exposed for time in sets},
+        launched_exposed={
+            (device.device, window.step): device.launched_exposed(window.step)
+            for device in whole.devices
+            for window in (windows if asked.by_launch else ())
+        },
+        outside_steps_ns={device.device: device.outside_steps_ns for device in whole.devices},
         collectives=rows,
-        exposed_rows_ns=exposed_part(rows, exposed),
-        own=own_times(rows, events, times, causes, windows, launches),
-        taxes=device_taxes(rank, events, times, windows),
-        evidence=tuple(
-            found
-            for why in causes
-            if why is not None and (found := blocking_evidence(events, why, launches, clipped)) is not None
-        ),
-        traffic=_traffic(rank, events, windows, mode, labels, rows, world_size),
-        labels=label_totals(labels, windows),
-        num_unread_labels=unread.count if unread is not None else 0,
-        reductions=tuple(reduction_steps(rank, rows, windows, times, causes)),
-        gathers=find_gathers(view, attribution),
-        top_kernels=tuple(_top_kernels(rank, events)),
+        exposed_rows_ns=exposed_part(rows, {time.device: time.exposed for time in sets}),
+        own=own_times(rows, marks, told.launches, asked.spans, spent, mode),
+        taxes=taxes,
+        evidence=_evidence(asked, whole.devices),
+        traffic=_traffic(told, mode, world_size),
+        labels=label_totals(told.labels, windows),
+        num_unread_labels=told.unread.count if told.unread is not None else 0,
+        reductions=tuple(reduction_steps(rank, rows, windows, sets)),
+        gathers=gathers,
+        top_kernels=tuple(top_kernels(rank, whole.kernels)),
         doubts=doubts,
-        counts=count_rank(events, launches, windows) if mode is Mode.DEVICE else None,
+        counts=count_rank(whole.counts) if mode is Mode.DEVICE else None,
         diagnostics=tuple(diagnostics),
     )
 
 
-def _traffic(
-    rank: int,
-    events: pa.Table,
-    windows: Sequence[StepWindow],
-    mode: Mode,
-    labels: LabelSpans,
-    rows: CollectiveRows,
-    world_size: int | None,
-) -> RankTraffic:
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the landmarks of a rank tell ahead of all else."""
+
+    marks: pa.Table
+    launches: Launches
+    labels: LabelSpans
+    fsdp: FsdpSpans | None
+    unread: UnreadLabels | None
+    sought: Sought | None
+    asked: Asked
+
+
+def _told(rank: int, events: RankEvents, windows: Sequence[StepWindow], mode: Mode, attribution: Attribution) -> _Told:
+    marks = find_landmarks(events)
+    launches, fsdp = find_launches(marks), fsdp_spans(marks)
+    labels = with_fsdp(find_labels(marks), fsdp)
+    rows = collective_rows(rank, marks, windows, launches, labels)
+    sought = seek_gathers(marks, launches, labels, rows, has_links=events.num_linked > 0)
+    asked = Asked(
+        rank=rank,
+        devices=events.devices,
+        windows=windows,
+        rows=rows,
+        spans=own_spans(rows, windows),
+        waiting={device: find_waiting(marks, device, launches) for device in events.devices},
+        has_doubts=bool(in_doubt(marks).any()),
+        by_launch=mode is Mode.DEVICE and attribution is Attribution.LAUNCH,
+        gathers_on=None if sought is None else sought.device,
+        coordinator=coordinator_time(marks, labels),
+    )
+    return _Told(
+        marks=marks,
+        launches=launches,
+        labels=labels,
+        fsdp=fsdp,
+        unread=unread_labels(marks),
+        sought=sought,
+        asked=asked,
+    )
+
+
+def _traffic(told: _Told, mode: Mode, world_size: int | None) -> RankTraffic:
     """By what the trace says of its collectives; where that is gloo's, which says no sizes, by labels if they can."""
-    told = traffic_by_label(rank, events, windows, labels, world_size) if mode is Mode.HOST else None
-    return told if told is not None else rank_traffic(rows)
+    asked, found = told.asked, None
+    if mode is Mode.HOST:
+        found = traffic_by_label(asked.rank, told.marks, asked.windows, told.labels, world_size)
+    return found if found is not None else rank_traffic(asked.rows)
+
+
+def _gathers(
+    told: _Told, sets: Sequence[DeviceSets], found: GatherPart | None, attribution: Attribution
+) -> RankGathers | None:
+    if told.sought is None or found is None:
+        return None
+    give_back_memory(found.compute.launched.size)
+    view = RankView(
+        events=told.marks,
+        windows=told.asked.windows,
+        labels=told.labels,
+        fsdp=told.fsdp,
+        rows=told.asked.rows,
+        sets=sets,
+        compute=found.compute,
+        ends_beside=found.ends_beside,
+        backward=found.backward,
+        host_bound=found.host_bound,
+    )
+    return find_gathers(view, told.sought, attribution)
+
+
+def _taxes(asked: Asked, devices: Sequence[WholeDevice], sets: Sequence[DeviceSets]) -> tuple[DeviceTax, ...]:
+    return tuple(
+        device_tax(asked.rank, kernels, time, asked.windows)
+        for device, time in zip(devices, sets)
+        if (kernels := device.take_kernels()) is not None and len(time.comm)
+    )
+
+
+def _evidence(asked: Asked, devices: Sequence[WholeDevice]) -> tuple[RankEvidence, ...]:
+    return tuple(
+        RankEvidence(
+            num_waits=found.waits.num_waits, num_named_waits=found.waits.num_named, steps=tuple(device.evidence)
+        )
+        for device in devices
+        if (found := asked.waiting[device.device]) is not None
+    )
 
 
 def _unknown_steps(file: str, partition: Sequence[StepPartition]) -> list[Diagnostic]:
@@ -237,17 +299,19 @@ def _attribution_differs(
     ]
 
 
-def _unlinked_rows(file: str, event: Int64Array) -> list[Diagnostic]:
-    if not event.size:
+def _unlinked_rows(file: str, counts: Sequence[RowCounts]) -> list[Diagnostic]:
+    first = [count.first_unlinked for count in counts if count.first_unlinked is not None]
+    if not first:
         return []
+    num_unlinked = sum(count.num_unlinked for count in counts)
     return [
         Diagnostic(
             code="kernels_without_launch",
             level=Level.INFO,
             file=file,
-            count=event.size,
-            event=int(event.min()),
-            message=f"{file}: {event.size} device rows whose launch is not in the trace",
+            count=num_unlinked,
+            event=min(first),
+            message=f"{file}: {num_unlinked} device rows whose launch is not in the trace",
             hint="expected at the start of a window, and in traces taken without CPU activities",
         )
     ]
@@ -271,20 +335,3 @@ def _unread_labels(file: str, unread: UnreadLabels | None) -> list[Diagnostic]:
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
-
-
-def _top_kernels(rank: int, events: pa.Table) -> list[KernelTime]:
-    dur = ints(events, "dur_ns")
-    codes, names = codes_and_names(events, "name")
-    found = []
-    for category in Category:
-        rows = equals(events, "category", category.value)
-        count = np.bincount(codes[rows], minlength=len(names))
-        total = np.zeros(len(names), dtype=np.int64)
-        np.add.at(total, codes[rows], dur[rows])
-        found += [
-            KernelTime(rank=rank, name=names[i], category=category, count=int(count[i]), total_ns=int(total[i]))
-            for i in np.argsort(-total, kind="stable")[:_TOP_KERNELS].tolist()
-            if count[i]
-        ]
-    return sorted(found, key=lambda kernel: -kernel.total_ns)[:_TOP_KERNELS]

@@ -17,6 +17,7 @@ from zerotrace.analysis.engines import Engine, Lost, Processes, require_visible,
 from zerotrace.analysis.needed import needed_rows
 from zerotrace.analysis.progress import Meter, ReadingPhase, Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis, analyse_rank
+from zerotrace.analysis.stretches import RankEvents
 from zerotrace.errors import StoreError, TraceError, ZerotraceError
 from zerotrace.garbage import uncollected
 from zerotrace.ingest.files import digest_file, is_named_as_rank, name_of, printable_name
@@ -27,7 +28,7 @@ from zerotrace.model import Attribution, Diagnostic, Level, Mode, ProfiledMemory
 from zerotrace.schema import EVENTS
 from zerotrace.site import Site, SiteFile
 from zerotrace.store import CONTRADICTED, EVENTS_PART, EventsWriter, incoming_events, incoming_place, name_events
-from zerotrace.tables import in_one_piece
+from zerotrace.tables import empty_table
 
 # What makes a file no trace at all, or one in which nothing was recorded. A file that is not even named like a
 # rank's may be anything: it is skipped, and that is said.
@@ -243,22 +244,28 @@ def _read_file(path: Path, number: int, meter: Meter, order: _Order) -> _Outcome
     # On another machine columns go to a disk of its own meanwhile, and not over the network.
     spool = None if order.is_elsewhere else order.folder
     place = incoming_place(order.folder, number)
-    try:
-        with EventsWriter(place) as writer:
+    with RankEvents(spool) as needed:
+        try:
+            with EventsWriter(place) as writer:
 
-            def keep(events: pa.Table, mode: Mode) -> pa.Table:
-                writer.write(events)
-                return needed_rows(events, mode)
+                def keep(events: pa.Table, mode: Mode) -> pa.Table:
+                    writer.write(events)
+                    needed.add(needed_rows(events, mode))
+                    return empty_table(events.schema)
 
-            trace = ingest_rank(path, order.limits, folder=spool, keep=keep, advance=meter.advance)
-    except TraceError as error:
-        if error.code in _NO_TRACE and not order.alone and not is_named_as_rank(path):
-            name = name_of(path)
-            hint = "nothing is lost if it is no trace; else give the traces by name"
-            note = Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint)
-            return _Skipped(note, digest_file(path))
-        return _Failed(error, _digest_or_none(path))
-    return _take_apart(trace, place, order, kept)
+                trace = ingest_rank(path, order.limits, folder=spool, keep=keep, advance=meter.advance)
+        except TraceError as error:
+            return _not_read(error, path, order)
+        return _take_apart(trace, needed, place, order, kept)
+
+
+def _not_read(error: TraceError, path: Path, order: _Order) -> _Skipped | _Failed:
+    if error.code in _NO_TRACE and not order.alone and not is_named_as_rank(path):
+        name = name_of(path)
+        hint = "nothing is lost if it is no trace; else give the traces by name"
+        note = Diagnostic(code="file_skipped", level=Level.WARNING, file=name, message=str(error), hint=hint)
+        return _Skipped(note, digest_file(path))
+    return _Failed(error, _digest_or_none(path))
 
 
 def _kept_tables(path: Path, place: Path, order: _Order) -> _Read | tuple[Diagnostic, ...]:
@@ -269,9 +276,10 @@ def _kept_tables(path: Path, place: Path, order: _Order) -> _Read | tuple[Diagno
             return ()
         place.mkdir()
         shutil.copyfile(tables_folder(path) / EVENTS.name / EVENTS_PART, place / EVENTS_PART)
-        slices = event_slices(place / EVENTS_PART, kept.num_rows)
-        events = in_one_piece(needed_rows(events, kept.mode) for events in slices)
-        return _take_apart(as_trace(kept, events), place, order)
+        with RankEvents(None if order.is_elsewhere else order.folder) as needed:
+            for events in event_slices(place / EVENTS_PART, kept.num_rows):
+                needed.add(needed_rows(events, kept.mode))
+            return _take_apart(as_trace(kept, empty_table(EVENTS.arrow())), needed, place, order)
     except (UnfitError, *CONTRADICTED) as error:
         # Whoever may write to the folder may have written anything. The trace is what counts.
         why = str(error) if isinstance(error, UnfitError) else "they contradict themselves"
@@ -280,12 +288,14 @@ def _kept_tables(path: Path, place: Path, order: _Order) -> _Read | tuple[Diagno
     return (Diagnostic(code="own_tables_unused", level=Level.INFO, file=name, message=message),)
 
 
-def _take_apart(trace: RankTrace, place: Path, order: _Order, notes: tuple[Diagnostic, ...] = ()) -> _Read:
+def _take_apart(
+    trace: RankTrace, needed: RankEvents, place: Path, order: _Order, notes: tuple[Diagnostic, ...] = ()
+) -> _Read:
     source = trace.source
     analysis = analyse_rank(
         source.rank,
         source.file,
-        trace.events,
+        needed,
         trace.windows,
         trace.mode,
         order.attribution,

@@ -14,7 +14,7 @@ from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.ingest.steps import NO_STEP, steps_at
 from zerotrace.intervals import Int64Array
 from zerotrace.model import ClockReport, Diagnostic, RankSummary, StepWindow, TraceSource, Trust
-from zerotrace.tables import codes_and_names, ints, optional_ints
+from zerotrace.tables import BoolArray, codes_and_names, distinct_values, ints, optional_ints
 
 #: Calls that launch kernels; that for a function of the host is none.
 _LAUNCH, _OF_HOST = "Launch", "LaunchHostFunc"
@@ -32,28 +32,66 @@ class RankCounts:
     num_clipped: int
 
 
-def count_rank(events: pa.Table, launches: Launches, windows: Sequence[StepWindow]) -> RankCounts:
-    """Counts launches and rows of one rank that lack each other, and rows that a step's border cuts.
+@dataclass(frozen=True, eq=False)
+class RowCounts:
+    """The same of some of its rows.
+
+    Attributes:
+        called: correlation ids of calls that launch something.
+        linked: correlation ids of rows that have a launch.
+        num_anonymous: calls that launch something and have no id.
+        num_unlinked: rows without a launch.
+        first_unlinked: position in the trace of the first of them; ``None`` where there is none.
+        num_clipped: rows that a step's border cuts.
+    """
+
+    called: Int64Array
+    linked: Int64Array
+    num_anonymous: int
+    num_unlinked: int
+    first_unlinked: int | None
+    num_clipped: int
+
+
+def count_rows(events: pa.Table, launches: Launches, windows: Sequence[StepWindow], counted: BoolArray) -> RowCounts:
+    """Counts launches and rows that lack each other, and rows that a step's border cuts.
 
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
         launches: launches of ``events``.
         windows: the rank's step windows; launches outside of them do not count.
+        counted: which of the rows; shape ``(num_rows,)``.
     """
-    start, here = ints(events, "start_ns"), on_device(events)
+    start, here = ints(events, "start_ns"), on_device(events) & counted
     codes, names = codes_and_names(events, "name")
     launching = [code for code, name in enumerate(names) if _LAUNCH in name and _OF_HOST not in name]
     calls = launches.calls.row[np.isin(codes[launches.calls.row], launching)]
+    calls = calls[counted[calls]]
     calls = calls[steps_at(tuple(windows), start[calls]) != NO_STEP]
-    # A runtime call may make a driver call of the same correlation: it is launched by the earlier of the two.
     ids, known = optional_ints(events, "correlation")
-    called = np.unique(ids[calls[known[calls]]])
-    anonymous = int((~known[calls]).sum())
+    unlinked = ints(events, "event")[here & ~launches.linked]
+    return RowCounts(
+        called=distinct_values(ids[calls[known[calls]]]),
+        linked=distinct_values(ids[here & launches.linked]),
+        num_anonymous=int((~known[calls]).sum()),
+        num_unlinked=int(unlinked.size),
+        first_unlinked=int(unlinked.min()) if unlinked.size else None,
+        num_clipped=_num_cut(start[here], start[here] + ints(events, "dur_ns")[here], windows),
+    )
+
+
+def count_rank(parts: Sequence[RowCounts]) -> RankCounts:
+    """Sums up the counts of all rows of a rank."""
+    # A runtime call may make a driver call of the same correlation: it is launched by the earlier of the two.
+    called, linked = (
+        distinct_values(np.concatenate([getattr(part, name) for part in parts])) for name in ("called", "linked")
+    )
+    anonymous = sum(part.num_anonymous for part in parts)
     return RankCounts(
         num_launches=int(called.size) + anonymous,
-        num_launches_without_kernel=int(np.setdiff1d(called, ids[here & launches.linked]).size) + anonymous,
-        num_kernels_without_launch=int((here & ~launches.linked).sum()),
-        num_clipped=_num_cut(start[here], start[here] + ints(events, "dur_ns")[here], windows),
+        num_launches_without_kernel=int(np.setdiff1d(called, linked, assume_unique=True).size) + anonymous,
+        num_kernels_without_launch=sum(part.num_unlinked for part in parts),
+        num_clipped=sum(part.num_clipped for part in parts),
     )
 
 

@@ -101,7 +101,8 @@ class SyncCalls:
     Attributes:
         start: when the call began.
         end: when it returned.
-        thread: which thread makes it, as in :class:`zerotrace.analysis.launches.Launches`.
+        pid: process that makes it.
+        tid: thread that makes it.
         stream: stream that it waits for; :data:`NO_STREAM` where that is not known.
         everything: whether it waits for all streams of the device.
         recorded: when the work that it waits for had been launched: the record of its event, else its own start.
@@ -109,7 +110,8 @@ class SyncCalls:
 
     start: Int64Array
     end: Int64Array
-    thread: Int64Array
+    pid: Int64Array
+    tid: Int64Array
     stream: Int64Array
     everything: BoolArray
     recorded: Int64Array
@@ -185,10 +187,12 @@ def find_sync_calls(rows: SyncRows, events: pa.Table, launches: Launches) -> Syn
     call = calls[place[found]]
     begin = ints(events, "start_ns")[launches.calls.row[call]]
     source = rows.source[found]
+    pid, tid = launches.threads[launches.calls.thread[call]].T
     return SyncCalls(
         start=begin,
         end=begin + ints(events, "dur_ns")[launches.calls.row[call]],
-        thread=launches.calls.thread[call],
+        pid=pid,
+        tid=tid,
         stream=np.where(rows.named(STREAM_SYNC)[found], rows.stream[found], source),
         everything=rows.named(CONTEXT_SYNC)[found],
         recorded=np.where(source == NO_STREAM, begin, rows.recorded[found]),

@@ -17,8 +17,9 @@ import numpy as np
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.gathers.calls import Order
 from zerotrace.analysis.gathers.submissions import KINDS, PHASES, Submissions, no_texts
-from zerotrace.intervals import Int64Array, Intervals
+from zerotrace.intervals import Int64Array
 from zerotrace.labels import GatherKind, Phase
+from zerotrace.tables import BoolArray
 
 _DEMAND, _PREFETCH, _REFRESH = (KINDS.index(kind) for kind in GatherKind)
 _STEP = PHASES.index(Phase.STEP)
@@ -37,6 +38,7 @@ class GatherRows:
         phase: index into ``PHASES``; absent where unknown.
         step: the step in which it was called.
         elements: what it puts out; absent where unknown.
+        ends_beside: whether compute runs right before its end.
     """
 
     time: Int64Array
@@ -45,6 +47,7 @@ class GatherRows:
     phase: Int64Array
     step: Int64Array
     elements: Int64Array
+    ends_beside: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +99,12 @@ def inferred_submissions(gathers: GatherRows, inference: Inference, order: Order
     )
 
 
-def infer_kinds(gathers: GatherRows, order: Order, compute: Intervals, comm_streams: Collection[int]) -> Inference:
+def infer_kinds(gathers: GatherRows, order: Order, comm_streams: Collection[int]) -> Inference:
     """The kind of each gather.
 
     Args:
         gathers: sorted by time.
         order: calls for the device.
-        compute: when the device computes.
         comm_streams: streams of the gathers themselves.
     """
     kind = np.where(gathers.phase == _STEP, _REFRESH, ABSENT).astype(np.int64)
@@ -116,7 +118,7 @@ def infer_kinds(gathers: GatherRows, order: Order, compute: Intervals, comm_stre
         if found is not None:
             kind[fetched], ready[fetched] = found
             return Inference(kind, ready, stream)
-    kind[fetched] = _by_device(gathers.time[fetched], gathers.ended[fetched], order, compute)
+    kind[fetched] = _by_device(gathers, fetched, order)
     return Inference(kind, ready, None)
 
 
@@ -153,12 +155,13 @@ def _last_before(moments: Int64Array, time: Int64Array) -> Int64Array:
     return np.insert(moments, 0, np.iinfo(np.int64).min)[np.searchsorted(moments, time)]
 
 
-def _by_device(time: Int64Array, ended: Int64Array, order: Order, compute: Intervals) -> Int64Array:
-    """Kinds by when the next compute starts that was launched after the gather."""
+def _by_device(gathers: GatherRows, chosen: Int64Array, order: Order) -> Int64Array:
+    """Kinds of some gathers, by when the next compute starts that was launched after each."""
+    time, ended = gathers.time[chosen], gathers.ended[chosen]
     following = np.searchsorted(order.launched, time)
     there = following < order.launched.size
     launched = np.append(order.launched, ABSENT)[following]
     begins = np.append(order.started, ABSENT)[following]
     overtakes = there & (begins < ended)
-    held_back = there & (begins >= ended) & (launched < ended) & ~compute.holds(ended - 1)
+    held_back = there & (begins >= ended) & (launched < ended) & ~gathers.ends_beside[chosen]
     return np.where(overtakes, _PREFETCH, np.where(held_back, _DEMAND, ABSENT)).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -43,7 +44,7 @@ class Calls:
         return Calls(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
-def find_calls(events: pa.Table, launches: Launches) -> Calls:
+def find_calls(events: pa.Table, launches: Launches, *, has_links: bool) -> Calls:
     """The calls of all rows of communication, in the order of the rows' start.
 
     gloo's rows have no launch: the n-th all-gather was called by the n-th ``c10d`` operator of that name, where there
@@ -52,29 +53,25 @@ def find_calls(events: pa.Table, launches: Launches) -> Calls:
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
         launches: launches of ``events``.
+        has_links: whether any row of the rank has a launch.
     """
-    start = ints(events, "start_ns")
     row = comm_rows(events)
-    call = launches.call[row]
     names, distinct = codes_and_names(events, "name")
     collective, described = codes_and_names(events, "collective")
     named = np.where(collective[row] >= 0, _all_gathers(collective[row], described), _all_gathers(names[row], distinct))
     is_gather = np.asarray(named, dtype=bool)
-    if not launches.linked.any():
-        call = _by_order(events, row, is_gather, names, distinct)
-    end = start + ints(events, "dur_ns")
-    pid, tid = ints(events, "pid"), ints(events, "tid")
+    linked = launches.linked[row]
+    time, done = (np.where(linked, side[row], ABSENT) for side in (launches.start, launches.end))
+    pid, tid = launches.thread_ids(row)
+    if not has_links:
+        time, done, pid, tid = _by_order(events, row, is_gather, names, distinct)
     out, known = optional_ints(events, "out_elements")
-
-    def of_call(column: Int64Array) -> Int64Array:
-        return np.where(call >= 0, column[call], ABSENT)
-
     return Calls(
         row=row,
-        time=of_call(start),
-        done=of_call(end),
-        pid=of_call(pid),
-        tid=of_call(tid),
+        time=time,
+        done=done,
+        pid=pid,
+        tid=tid,
         is_gather=is_gather,
         elements=np.where(known[row], out[row], ABSENT),
     )
@@ -88,7 +85,8 @@ def _all_gathers(codes: Int64Array, distinct: list[str]) -> BoolArray:
 
 def _by_order(
     events: pa.Table, row: Int64Array, is_gather: BoolArray, names: Int64Array, distinct: list[str]
-) -> Int64Array:
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Start, end, process and thread of the operator behind each row."""
     call = np.full(row.size, ABSENT, dtype=np.int64)
     operators = [
         code
@@ -101,7 +99,9 @@ def _by_order(
     mine = np.flatnonzero(is_gather)
     if callers.size == mine.size and bool((start[callers] <= start[row[mine]]).all()):
         call[mine] = callers
-    return call
+    columns = (start, start + ints(events, "dur_ns"), ints(events, "pid"), ints(events, "tid"))
+    time, done, pid, tid = (np.where(call >= 0, column[call], ABSENT) for column in columns)
+    return time, done, pid, tid
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,9 @@ class Order:
 
     def without(self, stream: int | None) -> Order:
         """The same without the compute rows of a stream."""
-        kept = self.stream != stream if stream is not None else np.ones(self.stream.size, dtype=bool)
+        kept = self.stream != stream
+        if stream is None or kept.all():
+            return self
         return replace(self, launched=self.launched[kept], started=self.started[kept], stream=self.stream[kept])
 
     def first_start_after(self, time: Int64Array) -> Int64Array:
@@ -133,30 +135,67 @@ class Order:
         return np.append(self.started, ABSENT)[following]
 
 
-def order_of(events: pa.Table, device: int, launches: Launches) -> Order:
-    """The order of calls for one device.
+@dataclass(frozen=True, eq=False)
+class ComputeLaunches:
+    """The compute rows of one device; columns as in :class:`Order`."""
+
+    launched: Int64Array
+    started: Int64Array
+    stream: Int64Array
+
+    @classmethod
+    def of_all(cls, parts: Sequence[ComputeLaunches]) -> ComputeLaunches:
+        """Those of several tables, in the order in which they were launched."""
+        launched, started, stream = (
+            np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)
+        )
+        order = np.lexsort((started, stream, launched))
+        return cls(launched[order], started[order], stream[order])
+
+
+def compute_launches(events: pa.Table, device: int, launches: Launches, counted: BoolArray) -> ComputeLaunches:
+    """The compute rows of a device.
 
     Args:
         events: rows of :data:`zerotrace.schema.EVENTS`.
         device: its index on the host; :data:`ABSENT` in host mode.
         launches: launches of ``events``.
+        counted: which of the rows are looked at; shape ``(num_rows,)``.
     """
-    devices, has_device = optional_ints(events, "device")
+    rows = np.flatnonzero(counted & _here(events, device) & equals(events, "category", Category.COMPUTE.value))
+    stream, known = optional_ints(events, "stream")
+    return ComputeLaunches(
+        launched=launches.start[rows],
+        started=ints(events, "start_ns")[rows],
+        stream=np.where(known[rows], stream[rows], ABSENT),
+    )
+
+
+def order_of(events: pa.Table, device: int, compute: ComputeLaunches) -> Order:
+    """The order of calls for one device.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`: those of its waits at least.
+        device: its index on the host; :data:`ABSENT` in host mode.
+        compute: its compute rows, in the order in which they were launched.
+    """
     streams, has_stream = optional_ints(events, "stream")
-    here = has_device & (devices == device) if device != ABSENT else ~has_device
+    waiting = np.flatnonzero(_here(events, device) & equals(events, "name", STREAM_WAIT) & has_stream)
     start = ints(events, "start_ns")
-    rows = np.flatnonzero(here & equals(events, "category", Category.COMPUTE.value))
-    rows = rows[np.argsort(launches.start[rows], kind="stable")]
-    stream = np.where(has_stream[rows], streams[rows], ABSENT)
-    known, count = np.unique(stream, return_counts=True)
-    waiting = np.flatnonzero(here & equals(events, "name", STREAM_WAIT) & has_stream)
     waits = {
         number: np.sort(start[waiting[streams[waiting] == number]]) for number in np.unique(streams[waiting]).tolist()
     }
+    known, count = np.unique(compute.stream, return_counts=True)
     return Order(
-        launched=launches.start[rows],
-        started=start[rows],
-        stream=stream,
+        launched=compute.launched,
+        started=compute.started,
+        stream=compute.stream,
         waits=waits,
         main=int(known[np.argmax(count)]) if known.size else ABSENT,
     )
+
+
+def _here(events: pa.Table, device: int) -> BoolArray:
+    """Rows of a device, or the host's own."""
+    devices, has_device = optional_ints(events, "device")
+    return np.asarray(has_device & (devices == device) if device != ABSENT else ~has_device, dtype=bool)

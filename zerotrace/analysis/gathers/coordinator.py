@@ -45,11 +45,36 @@ class Coordinator:
     forced: Int64Array
 
 
+def coordinator_time(events: pa.Table, labels: LabelSpans) -> Intervals:
+    """When the host is inside of fetches and releases; empty without labels of fetches.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`: the labels at least.
+        labels: the rank's labels.
+    """
+    fetches = labels.of(LabelEvent.FETCH)
+    return Intervals.union(fetches.start, fetches.end) | _releases(events) if len(fetches) else Intervals.empty()
+
+
+def coordinator_bound(busy: Intervals, causes: DeviceCauses, windows: Sequence[StepWindow]) -> Int64Array:
+    """Idle time of a device, host-bound, that lies in the coordinator's; one entry a window.
+
+    Args:
+        busy: what :func:`coordinator_time` says.
+        causes: why time of the device is lost.
+        windows: step windows.
+    """
+    if not windows:
+        return np.zeros(0, dtype=np.int64)
+    idle = idle_causes(causes.busy, causes.rows, windows)
+    return idle.of_windows(idle.host_bound & busy)
+
+
 def coordinator_of(
     events: pa.Table,
     labels: LabelSpans,
     windows: Sequence[StepWindow],
-    causes: DeviceCauses | None,
+    host_bound: Int64Array | None,
     waited: Order | None,
 ) -> Coordinator:
     """The coordinator's part of each step.
@@ -58,7 +83,7 @@ def coordinator_of(
         events: rows of :data:`zerotrace.schema.EVENTS`.
         labels: the rank's labels; without those of fetches, only forced synchronisations can be told.
         windows: the rank's step windows.
-        causes: why time of the device is lost; ``None`` in host mode.
+        host_bound: what :func:`coordinator_bound` says of each window; ``None`` in host mode.
         waited: without labels, the calls for the device with only the waits of fetches among its waits; ``None`` where
             these are not known.
     """
@@ -67,23 +92,24 @@ def coordinator_of(
     start, end = _forced(events, fetches, waited)
     which = steps_at(tuple(windows), start)
     steps = np.array([window.step for window in windows], dtype=np.int64)
-    found = causes is not None and (len(fetches) > 0 or waited is not None)
+    found = host_bound is not None and (len(fetches) > 0 or waited is not None)
     order = np.argsort(steps)
     place = order[np.searchsorted(steps[order], which[which != NO_STEP])]
     num_forced, forced = np.zeros((2, steps.size), dtype=np.int64)
     np.add.at(num_forced, place, 1)
     np.add.at(forced, place, (end - start)[which != NO_STEP])
-    host = host_bound = unknown
+    host = unknown
     if len(fetches):
-        busy = Intervals.union(fetches.start, fetches.end) | _releases(events)
         begins, ends = (
             np.array([getattr(w, side) for w in windows], dtype=np.int64) for side in ("start_ns", "end_ns")
         )
-        host = busy.within(begins, ends)
-        if causes is not None:
-            idle = idle_causes(causes.busy, causes.rows, windows)
-            host_bound = idle.of_windows(idle.host_bound & busy)
-    return Coordinator(host, host_bound, num_forced if found else unknown, forced if found else unknown)
+        host = coordinator_time(events, labels).within(begins, ends)
+    return Coordinator(
+        host=host,
+        host_bound=unknown if host_bound is None or not len(fetches) else host_bound,
+        num_forced=num_forced if found else unknown,
+        forced=forced if found else unknown,
+    )
 
 
 def _releases(events: pa.Table) -> Intervals:

@@ -7,6 +7,7 @@ backward of the step window), until compute is launched behind the first all-gat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,45 @@ BACKWARD_OPERATOR = "autograd::engine::evaluate_function"
 OPTIMIZER_STEP = "Optimizer.step#"
 
 
+@dataclass(frozen=True, eq=False)
+class BackwardOperators:
+    """The operators by which autograd runs the backward pass. Columns have one entry an operator.
+
+    Attributes:
+        start: nanoseconds.
+        end: nanoseconds.
+        tid: thread.
+    """
+
+    start: Int64Array
+    end: Int64Array
+    tid: Int64Array
+
+    @classmethod
+    def of_all(cls, parts: Sequence[BackwardOperators]) -> BackwardOperators:
+        """Those of several tables."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+def backward_operators(events: pa.Table, counted: BoolArray) -> BackwardOperators:
+    """The operators of the backward pass.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        counted: which of the rows are looked at; shape ``(num_rows,)``.
+    """
+    rows = np.flatnonzero(_annotated(events, BACKWARD_OPERATOR) & counted)
+    start = ints(events, "start_ns")[rows]
+    return BackwardOperators(start, start + ints(events, "dur_ns")[rows], ints(events, "tid")[rows])
+
+
 def phases_of(
-    events: pa.Table, calls: Calls, labels: LabelSpans, windows: Sequence[StepWindow], order: Order
+    events: pa.Table,
+    calls: Calls,
+    labels: LabelSpans,
+    windows: Sequence[StepWindow],
+    order: Order,
+    backward: BackwardOperators,
 ) -> Int64Array:
     """The phase of each call, as an index into ``PHASES``; absent where nothing tells it.
 
@@ -39,42 +77,40 @@ def phases_of(
         labels: whatever labels there are.
         windows: the rank's step windows.
         order: calls for the device.
+        backward: operators of the backward pass.
     """
     engine = labels.of(LabelEvent.PHASE)
     if len(engine):
         known = [engine.labels[i].phase if i != ABSENT else None for i in engine.around(calls.time).tolist()]
         return np.array([ABSENT if phase is None else PHASES.index(phase) for phase in known], dtype=np.int64)
-    backward = _annotations(events, BACKWARD_OPERATOR)
-    optimizer = _annotations(events, OPTIMIZER_STEP)
-    if not backward.size and not optimizer.size:
+    optimizer = np.flatnonzero(_annotated(events, OPTIMIZER_STEP))
+    if not backward.start.size and not optimizer.size:
         return np.full(calls.time.shape, ABSENT, dtype=np.int64)
-    start = ints(events, "start_ns")
-    ends = np.sort((start + ints(events, "dur_ns"))[backward])
-    is_backward = _inside(events, backward, calls)
-    begins = np.sort(start[optimizer]) if optimizer.size else _last_of_windows(ends, windows)
+    is_backward = _inside(backward, calls)
+    begins = np.sort(ints(events, "start_ns")[optimizer])
+    if not optimizer.size:
+        begins = _last_of_windows(np.sort(backward.end), windows)
     is_step = ~is_backward & _behind(begins, calls, windows, order)
     return np.where(is_backward, _BACKWARD, np.where(is_step, _STEP, _FORWARD)).astype(np.int64)
 
 
-def _annotations(events: pa.Table, prefix: str) -> Int64Array:
-    """Rows of host annotations and operators of that name."""
+def _annotated(events: pa.Table, prefix: str) -> BoolArray:
+    """Host annotations and operators of that name."""
     codes, names = codes_and_names(events, "name")
     chosen = np.array([*(name.startswith(prefix) for name in names), False])[codes]
     cats, distinct = codes_and_names(events, "cat")
     on_host = np.array([*(not cat.startswith("gpu_") for cat in distinct), False])[cats]
-    return np.flatnonzero(chosen & on_host)
+    return np.asarray(chosen & on_host, dtype=bool)
 
 
-def _inside(events: pa.Table, rows: Int64Array, calls: Calls) -> BoolArray:
-    """Calls that lie in one of the rows, on its thread."""
+def _inside(backward: BackwardOperators, calls: Calls) -> BoolArray:
+    """Calls that lie in one of the operators, on its thread."""
     inside = np.zeros(calls.time.shape, dtype=bool)
-    start, tid = ints(events, "start_ns")[rows], ints(events, "tid")[rows]
-    end = start + ints(events, "dur_ns")[rows]
-    for thread in np.unique(tid).tolist():
+    for thread in np.unique(backward.tid).tolist():
         here = calls.tid == thread
         if here.any():
-            mine = tid == thread
-            inside[here] = Intervals.union(start[mine], end[mine]).holds(calls.time[here])
+            mine = backward.tid == thread
+            inside[here] = Intervals.union(backward.start[mine], backward.end[mine]).holds(calls.time[here])
     return inside
 
 

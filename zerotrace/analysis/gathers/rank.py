@@ -13,19 +13,19 @@ from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.fsdp import FsdpSpans
 from zerotrace.analysis.gathers.by_label import fsdp_submissions, labelled_submissions
 from zerotrace.analysis.gathers.by_order import GatherRows, infer_kinds, inferred_submissions
-from zerotrace.analysis.gathers.calls import Calls, find_calls, order_of
+from zerotrace.analysis.gathers.calls import Calls, ComputeLaunches, find_calls, order_of
 from zerotrace.analysis.gathers.coordinator import Coordinator, coordinator_of
-from zerotrace.analysis.gathers.phases import phases_of
+from zerotrace.analysis.gathers.phases import BackwardOperators, phases_of
 from zerotrace.analysis.gathers.submissions import PHASES, Submissions
 from zerotrace.analysis.gathers.times import GatherTimes, gather_times
 from zerotrace.analysis.labelled import LabelSpans
 from zerotrace.analysis.launches import Launches
-from zerotrace.analysis.partition import DeviceCauses, DeviceTime
+from zerotrace.analysis.partition import DeviceSets
 from zerotrace.ingest.steps import steps_at
 from zerotrace.intervals import Int64Array
 from zerotrace.labels import LabelEvent, Phase
 from zerotrace.model import Attribution, StepWindow
-from zerotrace.tables import optional_ints
+from zerotrace.tables import BoolArray, optional_ints
 
 _STEP = PHASES.index(Phase.STEP)
 
@@ -54,55 +54,94 @@ class RankGathers:
 
 
 @dataclass(frozen=True, eq=False)
+class Sought:
+    """Where to look for the gathers of one rank.
+
+    Attributes:
+        labelled: labels of gathers.
+        calls: the calls of all rows of communication.
+        of_row: label around the call of each of them; absent where there is none.
+        others: all-gathers without a label, sorted by the time of their call.
+        device: the one that the gathers run on; absent in host mode.
+    """
+
+    labelled: LabelSpans
+    calls: Calls
+    of_row: Int64Array
+    others: Int64Array
+    device: int
+
+
+@dataclass(frozen=True, eq=False)
 class RankView:
     """What is known of one rank before its gathers are.
 
     Attributes:
-        events: rows of :data:`zerotrace.schema.EVENTS`.
+        events: rows of :data:`zerotrace.schema.EVENTS`: those of communication, labels, waits and synchronising calls.
         windows: the rank's step windows.
-        launches: launches of ``events``.
         labels: the rank's labels.
         fsdp: what FSDP2's annotations say; ``None`` where there are none.
         rows: the rank's rows of communication.
-        times: time of each device.
-        causes: why that of each device is lost.
+        sets: time of each device.
+        compute: the compute rows of the device that the gathers run on.
+        ends_beside: for each of ``rows``, whether compute runs right before its end on that device.
+        backward: operators of the backward pass.
+        host_bound: what the coordinator's time costs that device in each window; ``None`` in host mode.
     """
 
     events: pa.Table
     windows: Sequence[StepWindow]
-    launches: Launches
     labels: LabelSpans
     fsdp: FsdpSpans | None
     rows: CollectiveRows
-    times: Sequence[DeviceTime]
-    causes: Sequence[DeviceCauses | None]
+    sets: Sequence[DeviceSets]
+    compute: ComputeLaunches
+    ends_beside: BoolArray
+    backward: BackwardOperators
+    host_bound: Int64Array | None
 
 
-def find_gathers(view: RankView, attribution: Attribution) -> RankGathers | None:
+def seek_gathers(
+    events: pa.Table, launches: Launches, labels: LabelSpans, rows: CollectiveRows, *, has_links: bool
+) -> Sought | None:
+    """Where to look for gathers; ``None`` where nothing looks like stage 3.
+
+    Args:
+        events: rows of :data:`zerotrace.schema.EVENTS`.
+        launches: launches of ``events``.
+        labels: the rank's labels.
+        rows: the rank's rows of communication.
+        has_links: whether any row of the rank has a launch.
+    """
+    labelled, calls = labels.of(LabelEvent.GATHER), find_calls(events, launches, has_links=has_links)
+    of_row = np.where(calls.time != ABSENT, labelled.around(calls.time, calls.pid, calls.tid), ABSENT)
+    others = np.flatnonzero(calls.is_gather & (of_row == ABSENT) & (calls.time != ABSENT))
+    others = others[np.argsort(calls.time[others], kind="stable")]
+    without_coordinator = len(labels) > 0 and not len(labelled) and not len(labels.of(LabelEvent.FETCH))
+    if without_coordinator or not (len(labelled) or others.size):
+        return None
+    device = _common(rows.device, np.flatnonzero(of_row != ABSENT) if len(labelled) else others)
+    return Sought(labelled, calls, of_row, others, device)
+
+
+def find_gathers(view: RankView, sought: Sought, attribution: Attribution) -> RankGathers | None:
     """The gathers of one rank; ``None`` where nothing looks like stage 3.
 
     Args:
         view: the rank.
+        sought: where to look for them.
         attribution: how gathers are given to steps; one without a collective belongs where it was submitted.
     """
-    labelled, calls = view.labels.of(LabelEvent.GATHER), find_calls(view.events, view.launches)
-    of_row = np.where(calls.time != ABSENT, labelled.around(calls.time, calls.pid, calls.tid), ABSENT)
-    others = np.flatnonzero(calls.is_gather & (of_row == ABSENT) & (calls.time != ABSENT))
-    others = others[np.argsort(calls.time[others], kind="stable")]
-    without_coordinator = len(view.labels) > 0 and not len(labelled) and not len(view.labels.of(LabelEvent.FETCH))
-    if without_coordinator or not (len(labelled) or others.size):
-        return None
-    device = _common(view.rows.device, np.flatnonzero(of_row != ABSENT) if len(labelled) else others)
-    order = order_of(view.events, device, view.launches)
-    phase = phases_of(view.events, calls.take(others), view.labels, view.windows, order)
+    labelled, calls, of_row, others = sought.labelled, sought.calls, sought.of_row.copy(), sought.others
+    order = order_of(view.events, sought.device, view.compute)
+    phase = phases_of(view.events, calls.take(others), view.labels, view.windows, order, view.backward)
     if len(labelled):
         # The coordinator's are labelled; what is not is the refresh of persisted parameters, or none of stage 3's.
         others, phase = others[phase == _STEP], phase[phase == _STEP]
     elif (phase == _STEP).all():
         return None  # all-gathers behind the optimizer alone: stages 1 and 2
-    place = next((i for i, time in enumerate(view.times) if time.device == device), 0)
     bare = _unlabelled(view, calls, others, phase)
-    inference = infer_kinds(bare, order, view.times[place].compute, _streams(view.events, calls, others))
+    inference = infer_kinds(bare, order, _streams(view.events, calls, others))
     found = (
         labelled_submissions(labelled, view.labels.of(LabelEvent.FETCH), order)
         if view.fsdp is None
@@ -113,7 +152,7 @@ def find_gathers(view: RankView, attribution: Attribution) -> RankGathers | None
     by_time = np.argsort(found.submit, kind="stable")
     found, of_row = found.take(by_time), np.append(np.argsort(by_time), ABSENT)[of_row]
     found = replace(found, elements=_elements(found, of_row, calls))
-    timed = gather_times(len(found), of_row, view.rows, view.times, view.causes)
+    timed = gather_times(len(found), of_row, view.rows, view.sets)
     when = np.where((timed.start == ABSENT) | (attribution is Attribution.LAUNCH), found.submit, timed.start)
     return RankGathers(
         found=replace(found, bytes=_bytes(found, of_row, view.rows)),
@@ -121,7 +160,7 @@ def find_gathers(view: RankView, attribution: Attribution) -> RankGathers | None
         times=timed,
         of_row=of_row,
         coordinator=coordinator_of(
-            view.events, view.labels, view.windows, view.causes[place], inference.fetch_order(order)
+            view.events, view.labels, view.windows, view.host_bound, inference.fetch_order(order)
         ),
     )
 
@@ -141,6 +180,7 @@ def _unlabelled(view: RankView, calls: Calls, chosen: Int64Array, phase: Int64Ar
         phase=phase,
         step=steps_at(tuple(view.windows), mine.time),
         elements=mine.elements,
+        ends_beside=view.ends_beside[chosen],
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
-from zerotrace.analysis.partition import DeviceCauses, DeviceTime
+from zerotrace.analysis.partition import DeviceSets
 from zerotrace.intervals import Int64Array, Intervals
 
 
@@ -80,18 +80,14 @@ class GatherTimes:
     blocking: Int64Array
 
 
-def gather_times(
-    count: int, of_row: Int64Array, rows: CollectiveRows, times: Sequence[DeviceTime],
-    causes: Sequence[DeviceCauses | None],
-) -> GatherTimes:  # fmt: skip
+def gather_times(count: int, of_row: Int64Array, rows: CollectiveRows, sets: Sequence[DeviceSets]) -> GatherTimes:
     """The times of ``count`` gathers.
 
     Args:
         count: number of gathers.
         of_row: number of the gather of each row; absent for rows of none.
         rows: the rank's rows of communication.
-        times: time of each device.
-        causes: why that of each device is lost.
+        sets: time of each device.
     """
     mine = np.flatnonzero(of_row != ABSENT)
     which = of_row[mine]
@@ -102,15 +98,15 @@ def gather_times(
     np.maximum.at(end, which, rows.end[mine])
     device[which] = rows.device[mine]
     gather, hidden, exposed, blocking = (np.zeros(count, dtype=np.int64) for _ in range(4))
-    for time, why in zip(times, causes):
+    for time in sets:
         here = mine[rows.device[mine] == (ABSENT if time.device is None else time.device)]
         pieces = Pieces.of_rows(of_row[here], rows.start[here], rows.end[here])
         # A row may have holes: one that stands for several copies of one operator.
         gather += pieces.sums(count, time.comm)
-        hidden += pieces.sums(count, time.comm & time.compute)
+        hidden += pieces.sums(count, time.overlapped)
         exposed += pieces.sums(count, time.exposed)
-        if why is not None:
-            blocking += pieces.sums(count, why.held.queued | why.held.sync)
+        if time.held is not None:
+            blocking += pieces.sums(count, time.held.queued | time.held.sync)
     if (hidden + exposed != gather).any():
         raise AssertionError("hidden and exposed time of a gather do not add up to its time")
     num_collectives = np.bincount(which, minlength=count)
@@ -127,5 +123,5 @@ def gather_times(
         gather=known(gather),
         hidden=known(hidden),
         exposed=known(exposed),
-        blocking=known(blocking) if any(causes) else np.full(count, ABSENT, dtype=np.int64),
+        blocking=known(blocking) if any(time.held for time in sets) else np.full(count, ABSENT, dtype=np.int64),
     )
