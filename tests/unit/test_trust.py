@@ -109,8 +109,8 @@ def test_bounds_hold_whatever_the_names_are(sure: Any, comm: Any, odd: Any) -> N
         read = ingest_rank(trace.write(Path(folder)))
     times = device_times(read.events)
     sets = [DeviceSets(time.device, time.comm, time.exposed, None) for time in times]
-    sure = {time.device: sure_compute(read.events, time.device) for time in times}
-    (doubt,) = device_doubts(read.events, sets, sure, read.windows, find_launches(read.events))
+    certain = {time.device: sure_compute(read.events, time.device) for time in times}
+    (doubt,) = device_doubts(read.events, sets, certain, read.windows, find_launches(read.events))
 
     def painted(spans: Any) -> set[int]:
         return {tick for start, length in spans for tick in range(start, start + length)}
