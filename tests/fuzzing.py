@@ -16,7 +16,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 import pyarrow.parquet as pq
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from tests.allocator import MIB, TinyAllocator
 from tests.builders import TraceBuilder

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _HERE = ("file", "local")
 _WEB = ("http", "https")
 
 
-@dataclass(frozen=True)
-class Url:
+class Url(Struct, frozen=True):
     """An address that fsspec knows: ``s3://bucket/run``. What is shown of it has no user, password or signature."""
 
-    address: str = field(repr=False)
+    address: str
 
     @property
     def protocol(self) -> str:
@@ -47,6 +47,9 @@ class Url:
 
     def __truediv__(self, name: str) -> Url:
         return Url(f"{self.address.rstrip('/')}/{name}")
+
+    def __repr__(self) -> str:
+        return f"Url({str(self)!r})"
 
     def __str__(self) -> str:
         return f"{self.protocol}://{'/'.join(self.parts)}"

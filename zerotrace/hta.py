@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from hta.common.trace import Trace, transform_correlation_to_index
 from hta.common.trace_symbol_table import TraceSymbolTable
 from hta.trace_analysis import TraceAnalysis
 from hta.utils.utils import get_kernel_type
+from msgspec import Struct
 
 from zerotrace.errors import ZerotraceError
 from zerotrace.intervals import Intervals
@@ -191,8 +191,7 @@ def _overlaps(trace: Trace) -> Iterator[HtaOverlap]:
         )
 
 
-@dataclass(frozen=True)
-class _Temporal:
+class _Temporal(Struct, frozen=True):
     """Overlap and temporal breakdown: 100 % runs from the first to the last device row."""
 
     overlap_percent: float | None

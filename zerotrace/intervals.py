@@ -6,10 +6,9 @@ length is a sum, and every figure that zerotrace prints is the length of one suc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -19,8 +18,7 @@ _IN_EITHER = np.array([False, True, True, True])
 _IN_FIRST_ONLY = np.array([False, True, False, False])
 
 
-@dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(Struct, frozen=True, eq=False):
     """A union of half-open intervals ``[start, end)``.
 
     Attributes:

@@ -17,9 +17,10 @@ Version 0 is what early captures carry (``zt:gather kind=demand fwd for=h.3.fc n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 LABEL_VERSION = 1
 
@@ -77,8 +78,7 @@ class Phase(str, Enum):
     STEP = "step"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Label:
+class Label(Struct, frozen=True, kw_only=True):
     """One label, read or to be written."""
 
     event: LabelEvent

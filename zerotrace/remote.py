@@ -9,9 +9,10 @@ import errno
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from zerotrace.address import Url
 from zerotrace.errors import StoreError, ZerotraceError
@@ -28,8 +29,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _REFUSALS, _ABSENT = frozenset({401, 403, 407}), frozenset({404, 410})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True, kw_only=True):
     """A file in a store, as a listing has it."""
 
     url: Url

@@ -6,9 +6,8 @@ count. A null means *unknown*. Readers accept added nullable columns and refuse 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.model import OWNER_MEANINGS
 
@@ -17,8 +16,7 @@ TABLES_VERSION = "1.0"
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of a table."""
 
     name: str
@@ -27,8 +25,7 @@ class Column:
     nullable: bool = True
 
 
-@dataclass(frozen=True)
-class TableSchema:
+class TableSchema(Struct, frozen=True):
     """One Parquet table."""
 
     name: str

@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerotrace import remote
 from zerotrace.remote import OnBytes, RemoteFile
 
 
-@dataclass(frozen=True, kw_only=True)
-class SiteFile:
+class SiteFile(Struct, frozen=True, kw_only=True):
     """A file of a run; workers get it in place of a path, on whatever machine they are."""
 
     path: Path

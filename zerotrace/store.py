@@ -278,7 +278,7 @@ def name_events(folder: Path, name: str, rank: int) -> None:
 
 
 def write_table(folder: Path, schema: TableSchema, rows: Iterable[object]) -> None:
-    """Writes a small table from dataclasses that have an attribute for each column of ``schema``."""
+    """Writes a small table from records that have an attribute for each column of ``schema``."""
     items = sorted(rows, key=lambda item: [_nulls_first(getattr(item, name)) for name in schema.sort_by])
     arrays = [column_array([getattr(item, column.name) for item in items], column.type) for column in schema.columns]
     write_arrow(folder, schema, pa.Table.from_arrays(arrays, schema=schema.arrow()))

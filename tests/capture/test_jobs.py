@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.capture.conftest import LOOP
 from zerotrace.capture.handoff import SESSION_VARIABLE, Deadline, EngineFacts, OwnOrders, RunFacts, SessionPlan
@@ -68,6 +68,6 @@ def test_a_rank_of_a_job_that_hangs_in_a_step_keeps_what_there_is(tmp_path: Path
 def test_a_plan_comes_through_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     own = OwnOrders(facts=RunFacts(command=("a",), program="p"), deadline=Deadline(limit_s=5, at_s=1.5))
     plan = SessionPlan(num_warmup=1, num_timed=1, num_profiled=1, own=own, host=3)
-    for given in (plan, dataclasses.replace(plan, own=dataclasses.replace(own, deadline=None))):
+    for given in (plan, replace(plan, own=replace(own, deadline=None))):
         monkeypatch.setenv(SESSION_VARIABLE, given.to_json())
         assert SessionPlan.from_environment() == given

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser
 
 from tests.bench.test_many_ranks import Memory

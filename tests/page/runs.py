@@ -7,12 +7,13 @@ checked against arithmetic that shares no code with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from zerotrace.analysis.derived import with_derived
 from zerotrace.model import (
@@ -43,8 +44,7 @@ US = 1_000
 MS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row of device time; ``start`` in ns after EPOCH."""
 
     rank: int
@@ -67,8 +67,7 @@ class Row:
         return self.start + self.dur
 
 
-@dataclass(frozen=True)
-class HostRow:
+class HostRow(Struct, frozen=True):
     """An annotation of the host, such as a label; ``start`` in ns after EPOCH."""
 
     rank: int
@@ -78,8 +77,7 @@ class HostRow:
     tid: int = 1
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """An analysis with its events and with the rows they were made from."""
 
     analysis: Analysis
@@ -433,8 +431,7 @@ def labelled_run() -> Run:
     return replace(made, host=tuple(host))
 
 
-@dataclass
-class HostileTexts:
+class HostileTexts(Struct):
     """Names that try to leave the place where they are put."""
 
     script: str = "</script><img src=x onerror=window.hacked=1>"
@@ -449,4 +446,4 @@ class HostileTexts:
     all: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.all = [value for value in vars(self).values() if isinstance(value, str)]
+        self.all = [value for value in asdict(self).values() if isinstance(value, str)]

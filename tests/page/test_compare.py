@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from tests.page.accessibility import violations

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import plotly.graph_objects as go
 import pytest
+from msgspec.structs import replace
 
 from tests.page.runs import MS, Row, Run, make_run, training_run
 from zerotrace.model import Attribution

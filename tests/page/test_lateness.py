@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import asdict, replace
 
 from tests.builders import TraceBuilder
 from tests.jobs import Job
@@ -48,7 +47,7 @@ def test_the_page_holds_the_figures_of_the_analysis(open_report: OpenReport, rep
     assert tax.sentence in words
     assert check.sentence in " ".join((page.text_content("#method") or "").split())
     for lateness, row in zip(stragglers.ranks, cells(page, "lateness-table"), strict=True):
-        numbers = {name: value for name, value in vars(lateness).items() if name in row}
+        numbers = {name: value for name, value in asdict(lateness).items() if name in row}
         assert len(numbers) == 9
         assert all(same(row[name], value) for name, value in numbers.items())
         parts = ("compute_ns", "copy_ns", "comm_ns", "host_bound_ns", "rest_ns", "began_ns")

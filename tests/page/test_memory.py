@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from tests.page.conftest import OpenReport

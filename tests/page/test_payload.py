@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.page.runs import EPOCH, HostileTexts, HostRow, Row, Run, events_table, labelled_run, make_run, training_run
 from zerotrace.report.bands import BAND_KINDS

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import re
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page
 
 from tests.jobs import Job
@@ -226,7 +226,7 @@ def test_all_ranks_can_be_saved(open_report: OpenReport, report: tuple[Analysis,
         page.click("#ranks-csv")
     waiting.value.save_as(tmp_path / "ranks.csv")
     rows = list(csv.DictReader((tmp_path / "ranks.csv").open(encoding="utf-8", newline="")))
-    assert [*rows[0]] == [f.name for f in fields(RankFigures)]
+    assert [*rows[0]] == list(RankFigures.__struct_fields__)
     for one, row in zip(overview(analysis).ranks, rows, strict=True):
         assert all(same(value, getattr(one, name)) for name, value in row.items())
     for _ in range(2):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 
 from tests.page.runs import MS, Row, Run, host_run, make_run, manifest, training_run
 from zerotrace.model import Attribution, Spread
@@ -107,7 +107,7 @@ def test_unknown_figures_say_why() -> None:
     assert (no_comm["overlap"].value, no_comm["overlap"].note) == ("–", "no communication in the steps")
     by_launch = training_run().with_(attribution=Attribution.LAUNCH)
     verdict = by_launch.analysis.verdict
-    by_launch = by_launch.with_(verdict=type(verdict)(**{**vars(verdict), "idle_ns": None}))
+    by_launch = by_launch.with_(verdict=replace(verdict, idle_ns=None))
     assert tiles(by_launch)["idle"].note == "not defined by launch"
 
 

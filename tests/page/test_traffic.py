@@ -7,12 +7,12 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from msgspec.structs import asdict, replace
 from playwright.sync_api import Page
 
 from tests.builders import TraceBuilder
@@ -109,7 +109,7 @@ def test_tables_hold_the_figures_of_the_analysis(open_report: OpenReport, report
         assert all(same(row[name], getattr(kind, name)) for name in numbers)
         assert (row["kind"], row["name"], row["dtype"]) == (kind.kind.value, kind.name, kind.dtype)
     for arrival, row in zip(collectives.arrivals, cells(page, "arrivals-table"), strict=True):
-        assert {name: int(value) for name, value in row.items()} == vars(arrival)
+        assert {name: int(value) for name, value in row.items()} == asdict(arrival)
     sample = collectives.sample
     drawn = [
         (int(r["size_bytes"]), int(r["transfer_ns"]), int(r["skew_ns"])) for r in cells(page, "collective-sizes-table")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse
@@ -61,7 +61,7 @@ def test_figures_over_ranks_are_the_worst_and_the_spread() -> None:
 
 def test_every_scalar_of_the_verdict_is_a_figure() -> None:
     analysis = training_run().analysis
-    fields = set(type(analysis.verdict).__dataclass_fields__) - {"headline", "baseline_name"}
+    fields = set(type(analysis.verdict).__struct_fields__) - {"headline", "baseline_name"}
     assert fields <= set(FIGURES)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.page.runs import MS, host_run, training_run
 from zerotrace.analysis.compare.causes import step_causes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.page.runs import MS, Row, Run, make_run, manifest, training_run
 from zerotrace.analysis.findings import find

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import comb
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import TraceBuilder
 from tests.conftest import Analyse

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import resource
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.jobs import Job
 from zerotrace.analysis.arrivals import arrivals

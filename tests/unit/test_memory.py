@@ -7,12 +7,12 @@ import os
 import pickle
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from tests.allocator import MIB, Stack, TinyAllocator
 from tests.builders import BASE_TIME_NS, TraceBuilder

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.jobs import Job
 from zerotrace.analysis.ranks import MANY_RANKS, parse_ranks, require_ranks, shown_ranks, with_overview

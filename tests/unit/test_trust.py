@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tempfile
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.builders import TraceBuilder

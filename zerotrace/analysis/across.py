@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.arrivals import Arrivals, arrivals
 from zerotrace.analysis.bandwidth import bandwidths, bytes_moved, unknown_types
@@ -25,8 +25,7 @@ from zerotrace.schema import COLLECTIVES
 from zerotrace.tables import float_array, int_array
 
 
-@dataclass(frozen=True, eq=False)
-class Meeting:
+class Meeting(Struct, frozen=True, eq=False):
     """The collectives of a run, matched over its ranks.
 
     Times in ``rows`` are on each rank's own clock. ``arrivals`` compares them on the clock of the lowest rank's

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.grouping import extremes
@@ -12,8 +11,7 @@ from zerotrace.analysis.matching import Matches
 from zerotrace.intervals import Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class Arrivals:
+class Arrivals(Struct, frozen=True, eq=False):
     """When the members of each collective came and went. Columns have one entry a collective but ``wait``.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.verdict import slowest_step_ns
 from zerotrace.analysis.work import differences, work_of
@@ -25,8 +26,7 @@ def unprofiled_step_ns(manifest: RunManifest) -> float | None:
     return slowest_step_ns(manifest.ranks, WindowKind.TIMED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """A run on a single device."""
 
     name: str

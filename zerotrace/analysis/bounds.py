@@ -8,11 +8,11 @@ of one class, so each way to decide on the names gives one set of figures; the b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.analysis.partition import DeviceSets
@@ -28,8 +28,7 @@ _MAX_NAMES = 5
 _NAMED = 3
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One step, with each name taken for one class. Nanoseconds."""
 
     compute: int
@@ -37,8 +36,7 @@ class Reading:
     exposed: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceDoubt:
+class DeviceDoubt(Struct, frozen=True, kw_only=True):
     """What one device's steps come to in each reading."""
 
     device: int | None

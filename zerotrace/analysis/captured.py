@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model import Analysis, RunManifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapturedRun:
+class CapturedRun(Struct, frozen=True, kw_only=True):
     """What is known of one run."""
 
     name: str

@@ -9,9 +9,9 @@ Both are sets of instants, so each part is an :class:`Intervals` (or a length) a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.intervals import Int64Array, Intervals
 from zerotrace.model import StepWindow
@@ -21,8 +21,7 @@ from zerotrace.tables import BoolArray
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceRows:
+class DeviceRows(Struct, frozen=True, eq=False):
     """The rows of one device and their launches, sorted by start. All columns have one entry a row.
 
     Attributes:
@@ -46,8 +45,7 @@ class DeviceRows:
     launch_thread: Int64Array
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
+class Pieces(Struct, frozen=True, eq=False):
     """Exposed communication, cut so that one compute kernel is the next to start throughout each piece.
 
     Pieces before which no kernel starts, or one whose launch is not in the trace, are left out. Columns have one
@@ -66,8 +64,7 @@ class Pieces:
     kernel: Int64Array
 
 
-@dataclass(frozen=True)
-class Blocking:
+class Blocking(Struct, frozen=True):
     """Exposed communication by what a faster collective would win.
 
     At each instant the next compute kernel to start decides. *queued*: its launch call had returned, so the device
@@ -79,8 +76,7 @@ class Blocking:
     sync: Intervals
 
 
-@dataclass(frozen=True, eq=False)
-class IdleCauses:
+class IdleCauses(Struct, frozen=True, eq=False):
     """The idle time of one device by cause, over all its windows.
 
     In a gap before the device row that starts at its end, whose launch call returned at L: up to L the device was

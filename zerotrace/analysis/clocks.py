@@ -8,9 +8,9 @@ are on one clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.grouping import is_first, medians, numbered
@@ -26,8 +26,7 @@ _MAX_LOST = 64
 _SLACK = 4
 
 
-@dataclass(frozen=True, eq=False)
-class HostClocks:
+class HostClocks(Struct, frozen=True, eq=False):
     """The offset of every host of a run to the host of its lowest rank.
 
     Attributes:
@@ -57,8 +56,7 @@ class HostClocks:
         return self.offset[self.hosts(rank)]
 
 
-@dataclass(frozen=True, eq=False)
-class EndDifferences:
+class EndDifferences(Struct, frozen=True, eq=False):
     """How far members of matched collectives end apart. All columns have one entry a row but the lowest ranks'.
 
     Attributes:

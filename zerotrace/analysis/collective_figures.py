@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.bandwidth import bandwidths, bytes_moved
@@ -23,8 +23,7 @@ MAX_SAMPLE = 1200
 NUM_SLOWEST = 50
 
 
-@dataclass(frozen=True, eq=False)
-class _Columns:
+class _Columns(Struct, frozen=True, eq=False):
     """What each row of communication has, or belongs to. All columns have one entry a row.
 
     Attributes:

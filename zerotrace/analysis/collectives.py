@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zerotrace.analysis.grouping import combined
 from zerotrace.analysis.labelled import LabelSpans, tell
@@ -32,8 +33,7 @@ _KIND_IN_KERNEL_NAME = re.compile(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class CollectiveRows:
+class CollectiveRows(Struct, frozen=True, eq=False):
     """Rows of communication, of one rank or of many. All columns have one entry a row.
 
     Attributes:
@@ -80,9 +80,9 @@ class CollectiveRows:
 
     def take(self, rows: Int64Array | BoolArray) -> CollectiveRows:
         """The columns at ``rows``."""
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         taken: dict[str, Any] = {
-            name: values.take(rows) if isinstance(values, Texts) else values[rows] for name, values in columns.items()
+            name: values.take(rows) if isinstance(values, Texts) else values[rows]
+            for name, values in asdict(self).items()
         }
         return CollectiveRows(**taken)
 
@@ -90,10 +90,10 @@ class CollectiveRows:
     def concatenate(cls, parts: Sequence[CollectiveRows]) -> CollectiveRows:
         """The rows of several ranks as one."""
         columns: dict[str, Any] = {}
-        for field in fields(cls):
-            pieces = [getattr(part, field.name) for part in parts]
+        for name in cls.__struct_fields__:
+            pieces = [getattr(part, name) for part in parts]
             are_texts = isinstance(pieces[0], Texts)
-            columns[field.name] = Texts.concatenate(pieces) if are_texts else np.concatenate(pieces)
+            columns[name] = Texts.concatenate(pieces) if are_texts else np.concatenate(pieces)
         return cls(**columns)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from zerotrace.analysis.memory.reconcile import explained_bytes
 from zerotrace.model import (

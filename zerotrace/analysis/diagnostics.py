@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.model import Diagnostic, Level
 
@@ -20,8 +21,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 NAMED_FILES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiagnosticGroup:
+class DiagnosticGroup(Struct, frozen=True, kw_only=True):
     """Diagnostics that say one thing: of one code and level, in the same words but for the file and what they count."""
 
     code: str

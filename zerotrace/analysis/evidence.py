@@ -10,10 +10,10 @@ had ended, is not confirmed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.causes import DeviceRows, Pieces
 from zerotrace.analysis.launches import Launches, on_device
@@ -25,8 +25,7 @@ from zerotrace.tables import BoolArray, equals, ints
 from zerotrace.units import format_ns, format_ratio
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankEvidence:
+class RankEvidence(Struct, frozen=True, kw_only=True):
     """What the waits of one rank say of its blocking time."""
 
     num_waits: int
@@ -34,8 +33,7 @@ class RankEvidence:
     steps: tuple[BlockingEvidence, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Waiting:
+class Waiting(Struct, frozen=True, eq=False):
     """What the streams and the host were made to wait for on one device, over the whole trace."""
 
     waits: StreamWaits

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.labelled import LabelSpans
 from zerotrace.ingest.classify import ANNOTATION_CATS
@@ -39,8 +40,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class FsdpSpans:
+class FsdpSpans(Struct, frozen=True, eq=False):
     """What the annotations of one rank say, as labels.
 
     Attributes:

@@ -17,9 +17,9 @@ as waiting for the host is what the rank was late by. The rest is the gap's *del
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.collectives import ABSENT
@@ -31,8 +31,7 @@ from zerotrace.tables import BoolArray
 TIE_QUANTILE = 0.9
 
 
-@dataclass(frozen=True, eq=False)
-class ByArrival:
+class ByArrival(Struct, frozen=True, eq=False):
     """The rows of matched collectives: one collective after the other, and of each the members as they arrive.
 
     Attributes:
@@ -51,8 +50,7 @@ class ByArrival:
         return self.first + self.size - 1
 
 
-@dataclass(frozen=True, eq=False)
-class Gaps:
+class Gaps(Struct, frozen=True, eq=False):
     """What lies between two arrivals of each matched collective. Columns have one entry a collective.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.grouping import combined, numbered
@@ -19,8 +19,7 @@ _MEMBERS = re.compile(r"^\[([0-9,\s]*)\]")
 _MAX_DIGITS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Groups:
+class Groups(Struct, frozen=True, eq=False):
     """The process groups of a run, and the ranks of the run that belong to each.
 
     A group is told by its member ranks, its name and its size; rows without any of these are one group, of all ranks.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.intervals import Int64Array
 from zerotrace.model import Category, KernelTime
@@ -14,8 +13,7 @@ from zerotrace.tables import BoolArray, codes_and_names, equals, ints
 _TOP_KERNELS = 12
 
 
-@dataclass(frozen=True, eq=False)
-class KernelTotals:
+class KernelTotals(Struct, frozen=True, eq=False):
     """How often and how long rows of each name run. Columns have one entry a category and name.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.launches import Launches
 from zerotrace.ingest.classify import ANNOTATION_CATS
@@ -24,8 +24,7 @@ TELLING = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class LabelSpans:
+class LabelSpans(Struct, frozen=True, eq=False):
     """Labels of one rank, sorted by start. All columns have one entry a label.
 
     Attributes:
@@ -112,8 +111,7 @@ def find_labels(events: pa.Table, wanted: Collection[LabelEvent] = TELLING) -> L
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnreadLabels:
+class UnreadLabels(Struct, frozen=True, kw_only=True):
     """Annotations of one rank that claim to be labels and cannot be read: malformed, or of another version."""
 
     count: int
@@ -142,8 +140,7 @@ def unread_labels(events: pa.Table) -> UnreadLabels | None:
     return UnreadLabels(count=rows.size, num_labels=int((claims[codes] & on_host).sum()), example=names[codes[rows[0]]])
 
 
-@dataclass(frozen=True, eq=False)
-class Told:
+class Told(Struct, frozen=True, eq=False):
     """What labels tell of rows of communication. All columns have one entry a row.
 
     Attributes:
@@ -186,8 +183,7 @@ def tell(rows: Int64Array, launches: Launches, labels: LabelSpans) -> Told:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelTotal:
+class LabelTotal(Struct, frozen=True, kw_only=True):
     """All labels of one kind in one step of one rank."""
 
     step: int

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.chance import SIGNIFICANCE, chance_of_sum, largest, log_num_sets, places_of
@@ -46,8 +46,7 @@ _MOST_MEMBERS = 8
 _FEW = 1 / 3
 
 
-@dataclass(frozen=True, eq=False)
-class GroupArrivals:
+class GroupArrivals(Struct, frozen=True, eq=False):
     """A group that is late together, and where. Columns have one entry a collective.
 
     Attributes:
@@ -63,8 +62,7 @@ class GroupArrivals:
     is_independent: BoolArray
 
 
-@dataclass(frozen=True, eq=False)
-class _Presence:
+class _Presence(Struct, frozen=True, eq=False):
     """How the ranks of a set take part. Columns have one entry a collective.
 
     Attributes:

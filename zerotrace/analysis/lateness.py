@@ -8,10 +8,11 @@ one rank whose own times overlap, as those in two groups may, one counts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.collectives import ABSENT
@@ -26,8 +27,7 @@ from zerotrace.tables import BoolArray, column_array, number_pairs
 _PARTS = ("compute", "copy", "comm", "host_bound", "rest")
 
 
-@dataclass(frozen=True, eq=False)
-class LastArrivals(Gaps):
+class LastArrivals(Gaps, frozen=True, eq=False):
     """The last arrival of every matched collective, and the gap ahead of it. Columns have one entry a collective.
 
     Attributes:
@@ -37,8 +37,7 @@ class LastArrivals(Gaps):
     is_independent: BoolArray
 
 
-@dataclass(frozen=True, eq=False)
-class Together:
+class Together(Struct, frozen=True, eq=False):
     """Ranks that are late together. Columns have one entry a collective.
 
     Attributes:
@@ -62,7 +61,7 @@ def last_arrivals(meeting: Meeting, own: OwnTimes, order: ByArrival, tie: int) -
         tie: lateness up to which two arrivals are a tie, nanoseconds.
     """
     found = gaps(meeting, own, order, order.final, tie)
-    return LastArrivals(**vars(found), is_independent=_apart(meeting, own, found.row, found.is_new))
+    return LastArrivals(**asdict(found), is_independent=_apart(meeting, own, found.row, found.is_new))
 
 
 def rank_lateness(meeting: Meeting, own: OwnTimes, last: LastArrivals) -> tuple[Lateness, ...]:
@@ -89,7 +88,7 @@ def step_lateness(
         number, is_in = int(step[row]), together is not None and lateness.rank in together.ranks
         found.append(
             StepLateness(
-                **vars(lateness),
+                **asdict(lateness),
                 step=None if number == NO_STEP else number,
                 num_together=times[pair[row]] if is_in else None,
                 together_ns=sums[pair[row]] if is_in else None,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.launches import Launches, on_device
 from zerotrace.analysis.partition import DeviceTime, TimedRows, unknown_step
@@ -16,8 +16,7 @@ from zerotrace.model import Category, StepPartition, StepWindow
 from zerotrace.tables import BoolArray, ints
 
 
-@dataclass(frozen=True, eq=False)
-class LaunchedTime:
+class LaunchedTime(Struct, frozen=True, eq=False):
     """The time of one device by the step that launched its rows. Columns have one entry a step window.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.ingest.classify import RUNTIME_CATS
 from zerotrace.intervals import Int64Array, Intervals
@@ -21,8 +21,7 @@ SYNCHRONISING = ("Synchronize", "Memcpy", "Malloc", "Free")
 LAUNCH_COLUMNS = ("launch_start", "launch_end", "launch_pid", "launch_tid")
 
 
-@dataclass(frozen=True, eq=False)
-class Calls:
+class Calls(Struct, frozen=True, eq=False):
     """The runtime and driver calls of a rank. All columns have one entry a call, in the order of the event table.
 
     Attributes:
@@ -39,8 +38,7 @@ class Calls:
     holds: BoolArray
 
 
-@dataclass(frozen=True, eq=False)
-class Launches:
+class Launches(Struct, frozen=True, eq=False):
     """The launch of each row of an event table. All columns but the last three have one entry a row.
 
     A device row and the runtime or driver call that launched it carry one correlation id. Where a runtime call

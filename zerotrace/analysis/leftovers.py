@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.grouping import combined, extremes, is_first, numbered, ordinal
@@ -23,8 +22,7 @@ _NARROWEST_NS = 500
 _FAR = np.iinfo(np.int64).max // 4
 
 
-@dataclass(frozen=True, eq=False)
-class _Line:
+class _Line(Struct, frozen=True, eq=False):
     """Rows that look alike, in the order of their ends, one line after the other.
 
     Attributes:

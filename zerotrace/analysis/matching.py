@@ -9,10 +9,10 @@ counts from the end. What cannot be matched is listed, never paired by force.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.clocks import HostClocks, end_differences, hosts_of, measure, slack, vote
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
@@ -40,8 +40,7 @@ class Reason(IntEnum):
     """The trace does not tell with whom: groups of equal name and size, or a transfer without its other side."""
 
 
-@dataclass(frozen=True, eq=False)
-class Matches:
+class Matches(Struct, frozen=True, eq=False):
     """Which rows are one collective.
 
     Attributes:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zerotrace.analysis.launches import on_device
 from zerotrace.analysis.partition import DeviceSets
@@ -42,8 +43,7 @@ ENOUGH = 0.5
 ONE_KIND = 0.25
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceTax:
+class DeviceTax(Struct, frozen=True, kw_only=True):
     """The kernels of one device that run beside communication, compared with their like; sums over all steps."""
 
     device: int
@@ -58,8 +58,7 @@ class DeviceTax:
     """Communication with compute beside it, within the steps."""
 
 
-@dataclass(frozen=True, eq=False)
-class Kernels:
+class Kernels(Struct, frozen=True, eq=False):
     """Compute kernels of a device that start in a step. Columns have one entry a kernel.
 
     There may be millions of them, so that columns are no wider than need be.
@@ -142,7 +141,7 @@ def device_tax(rank: int, kernels: Kernels, time: DeviceSets, windows: Sequence[
                 num_alone=int((beside == 0).sum()),
                 num_beside=int(is_beside.sum()),
                 num_between=int(((beside > 0) & ~is_beside).sum()),
-                **vars(figures),
+                **asdict(figures),
             )
         )
     steps = Intervals.union([window.start_ns for window in windows], [window.end_ns for window in windows])
@@ -239,8 +238,7 @@ def _kinds(kernels: Kernels, beside: Int64Array) -> Iterator[Int64Array]:
         yield order[borders[number] : borders[number + 1]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Comparison:
+class _Comparison(Struct, frozen=True, kw_only=True):
     alone_ns: float | None
     beside_ns: float | None
     lost_ns: float | None = None

@@ -8,10 +8,10 @@ or idle because the host had not launched the next row. Whoever has more of it a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.causes import host_bound
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows, comm_rows
@@ -22,8 +22,7 @@ from zerotrace.model import Mode, StepWindow
 from zerotrace.tables import ints
 
 
-@dataclass(frozen=True, eq=False)
-class OwnTimes:
+class OwnTimes(Struct, frozen=True, eq=False):
     """The own time of ranks ahead of each row of communication, nanoseconds. Columns have one entry a row.
 
     Attributes:
@@ -58,14 +57,13 @@ class OwnTimes:
     def concatenate(cls, parts: Sequence[OwnTimes]) -> OwnTimes:
         """The own times of several ranks as one; ``previous`` counts rows of all of them."""
         before = np.cumsum([0, *(part.own.size for part in parts)])
-        columns = {field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)}
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.__struct_fields__}
         shift = np.repeat(before[:-1], np.diff(before))
         columns["previous"] = np.where(columns["previous"] == ABSENT, ABSENT, columns["previous"] + shift)
         return cls(**columns)
 
 
-@dataclass(frozen=True, eq=False)
-class OwnSpans:
+class OwnSpans(Struct, frozen=True, eq=False):
     """When the own time ahead of each row of communication begins. Columns have one entry a row.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.grouping import combined, extremes, is_first, numbered, ordinal
@@ -29,8 +30,7 @@ _UNEVEN = re.compile(r"all_?to_?all|^_?(gather|scatter)")
 _ROOTED = re.compile(r"^_?(broadcast|reduce|gather|scatter|send|recv|recvAnySource|coalesced)$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
+class Candidates(Struct, frozen=True, eq=False):
     """What matching looks at, one entry a row of communication.
 
     Attributes:

@@ -10,10 +10,11 @@ every step: a figure that does not close is a defect of this module, never of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.causes import Blocking, DeviceRows, Pieces, blocking, idle_causes, pieces_of
 from zerotrace.analysis.launches import Launches, on_device
@@ -22,8 +23,7 @@ from zerotrace.model import Category, StepPartition, StepWindow
 from zerotrace.tables import BoolArray, equals, ints
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(Struct, frozen=True):
     """What one device of a rank did, as unions over its streams; the host's threads in host mode."""
 
     device: int | None
@@ -61,8 +61,7 @@ def device_times(events: pa.Table, devices: Sequence[int | None] | None = None) 
     )
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceSets:
+class DeviceSets(Struct, frozen=True, eq=False):
     """What is left to ask of one device once its steps are taken apart."""
 
     device: int | None
@@ -78,8 +77,7 @@ class DeviceSets:
         return self.comm - self.exposed
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceCauses:
+class DeviceCauses(Struct, frozen=True, eq=False):
     """What the launches of one device tell of its lost time."""
 
     time: DeviceTime
@@ -166,8 +164,7 @@ def outside_steps_ns(time: DeviceTime, windows: Sequence[StepWindow], begin: int
     return (time.busy.clip(begin, end) - inside).length
 
 
-@dataclass(frozen=True, eq=False)
-class TimedRows:
+class TimedRows(Struct, frozen=True, eq=False):
     """Start, end and category of every row of an event table, read once."""
 
     start: Int64Array

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.arrivals import Arrivals
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
@@ -22,8 +22,7 @@ _MATERIAL = 0.05
 _NAMED_RANKS = 8
 
 
-@dataclass(frozen=True, eq=False)
-class ProfilerStart:
+class ProfilerStart(Struct, frozen=True, eq=False):
     """Rows that wait for a rank which was not recording yet when they started.
 
     Starting a profiler takes milliseconds, and ranks do not start it at one moment: the last one is late for what

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _RECORD = struct.Struct("<qqqq")
 
@@ -26,8 +28,7 @@ class ReadingPhase(IntEnum):
     DONE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceProgress:
+class TraceProgress(Struct, frozen=True, kw_only=True):
     """How far one trace is."""
 
     phase: ReadingPhase = ReadingPhase.WAITING

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.bounds import DeviceDoubt, device_doubts, in_doubt, note_doubts
 from zerotrace.analysis.collectives import CollectiveRows, collective_rows, exposed_part
@@ -48,8 +48,7 @@ from zerotrace.model import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankAnalysis:
+class RankAnalysis(Struct, frozen=True, kw_only=True):
     """The figures of one rank, as far as they need no other."""
 
     rank: int
@@ -159,8 +158,7 @@ def analyse_rank(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Told:
+class _Told(Struct, frozen=True, kw_only=True):
     """What the landmarks of a rank tell ahead of all else."""
 
     marks: pa.Table

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy.ma  # noqa: F401 - numpy's set functions import it when first called: once here, not in every worker
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.diagnostics import RANK_FAILED
 from zerotrace.analysis.engines import Engine, Lost, Processes, require_visible, spread
@@ -35,8 +35,7 @@ from zerotrace.tables import empty_table
 _NO_TRACE = frozenset({"not_a_trace", "unsupported_legacy_trace", "empty_trace"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankReading:
+class RankReading(Struct, frozen=True, kw_only=True):
     """One rank's trace, read and taken apart."""
 
     source: TraceSource
@@ -48,21 +47,18 @@ class RankReading:
     """Memory as the trace itself tells it."""
 
 
-@dataclass(frozen=True)
-class _Skipped:
+class _Skipped(Struct, frozen=True):
     diagnostic: Diagnostic
     digest: str
 
 
-@dataclass(frozen=True)
-class _Failed:
+class _Failed(Struct, frozen=True):
     error: ZerotraceError
     digest: str | None = None
     """Of the file, if it can be had."""
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(Struct, frozen=True):
     reading: RankReading
     events: str
     """Name of its event table, until it gets that of its rank."""
@@ -71,8 +67,7 @@ class _Read:
 _Outcome: TypeAlias = _Read | _Skipped | _Failed
 
 
-@dataclass(frozen=True, kw_only=True)
-class RanksRead:
+class RanksRead(Struct, frozen=True, kw_only=True):
     """What there is of a run's ranks."""
 
     readings: Sequence[RankReading]
@@ -207,8 +202,7 @@ def _digest_or_none(path: Path) -> str | None:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Order:
+class _Order(Struct, frozen=True, kw_only=True):
     """What is to be done with every trace."""
 
     folder: Path

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct, field
 
 from zerotrace.analysis.diagnostics import MEMORY_FAILED, RANK_FAILED
 from zerotrace.errors import StoreError, TraceError
@@ -20,8 +21,7 @@ from zerotrace.version import VERSION
 _ADDING = ("report", "hta", "baseline")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What determines a result, beside the content of its inputs."""
 
     run_folder: Path
@@ -48,8 +48,7 @@ class Request:
         return {_name(path, self.run_folder): mark for path, mark in marks.items() if mark is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """What an existing result is to a request."""
 
     current: Analysis | None = None

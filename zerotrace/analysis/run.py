@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.across import Meeting, collectives_table, meet, split_waiting, transferring
 from zerotrace.analysis.agreement import common_mode, disagreements, hosts_of_ranks
@@ -96,8 +97,7 @@ _NO_LOCKS = Diagnostic(
 )
 
 
-@dataclass(frozen=True)
-class Renderer:
+class Renderer(Struct, frozen=True):
     """Something that draws an analysis; this module knows no page."""
 
     draw: Callable[[Analysis, Iterable[tuple[int, pa.Table]], Mapping[str, pa.Table]], str]
@@ -107,8 +107,7 @@ class Renderer:
     """Other tables that it needs, with the columns; those that a run has not are not given."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnalyzeOptions:
+class AnalyzeOptions(Struct, frozen=True, kw_only=True):
     """What ``zerotrace analyze`` can be asked for."""
 
     attribution: Attribution = Attribution.CLIP

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.ingest.spool import room_in
 from zerotrace.tables import int_array, ints, text_array
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extent:
+class Extent(Struct, frozen=True, kw_only=True):
     """When the rows of a slice begin and end."""
 
     first_start: int

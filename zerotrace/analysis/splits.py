@@ -5,10 +5,9 @@ That is at the widest gap between two arrivals that follow each other. Whoever i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.gaps import ByArrival, Gaps, gaps, on_one_clock
@@ -19,8 +18,7 @@ from zerotrace.tables import BoolArray
 _HASH_SEED = 20_260_101
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(Struct, frozen=True, eq=False):
     """The widest gap of every matched collective. Columns have one entry a collective.
 
     Attributes:

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.chance import SIGNIFICANCE, FloatArray, chance_of_sum, places_of

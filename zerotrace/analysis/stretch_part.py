@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.analysis.bounds import sure_compute
 from zerotrace.analysis.causes import Blocking
@@ -33,8 +34,7 @@ from zerotrace.model import BlockingEvidence, StepPartition, StepWindow
 from zerotrace.tables import BoolArray
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What is asked of each stretch of a rank."""
 
     rank: int
@@ -56,8 +56,7 @@ class Asked:
     """When the coordinator is at work."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DevicePart:
+class DevicePart(Struct, frozen=True, kw_only=True):
     """One device during a stretch. Sets of instants lie between its borders, figures of steps are whole."""
 
     sets: DeviceSets
@@ -74,8 +73,7 @@ class DevicePart:
     """``None`` where all kernels are of known class."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherPart:
+class GatherPart(Struct, frozen=True, kw_only=True):
     """What gathers need to know of a stretch."""
 
     compute: ComputeLaunches
@@ -84,8 +82,7 @@ class GatherPart:
     backward: BackwardOperators
 
 
-@dataclass(frozen=True, kw_only=True)
-class StretchPart:
+class StretchPart(Struct, frozen=True, kw_only=True):
     """A stretch, taken apart."""
 
     devices: tuple[DevicePart, ...]

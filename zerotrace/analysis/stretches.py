@@ -12,12 +12,12 @@ windows lasts, and of each device the next rows behind that, for these tell what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.launches import LaunchLinks, on_device
 from zerotrace.analysis.slices import Slices
@@ -31,8 +31,7 @@ MAX_ROWS = 1 << 17
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class Stretch:
+class Stretch(Struct, frozen=True, eq=False):
     """Consecutive steps of a rank.
 
     Attributes:
@@ -194,8 +193,7 @@ _KINDS: tuple[Callable[[pa.Table], BoolArray], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class _Starts:
+class _Starts(Struct, frozen=True):
     """When the first and the last row of each kind begin in one slice, on one device."""
 
     first: tuple[int, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.bounds import DeviceDoubt
 from zerotrace.analysis.diagnostics import RANK_FAILED
@@ -22,8 +22,7 @@ _LAUNCH, _OF_HOST = "Launch", "LaunchHostFunc"
 _DROPPED = frozenset({"events_dropped", "duplicate_events"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankCounts:
+class RankCounts(Struct, frozen=True, kw_only=True):
     """What weakens the figures of one rank."""
 
     num_launches: int
@@ -32,8 +31,7 @@ class RankCounts:
     num_clipped: int
 
 
-@dataclass(frozen=True, eq=False)
-class RowCounts:
+class RowCounts(Struct, frozen=True, eq=False):
     """The same of some of its rows.
 
     Attributes:

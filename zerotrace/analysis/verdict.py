@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from zerotrace.analysis.bounds import DeviceDoubt, bound_summary
 from zerotrace.model import (

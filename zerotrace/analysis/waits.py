@@ -10,10 +10,10 @@ a name a wait may be for all that was launched before it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.launches import Launches
 from zerotrace.ingest.classify import SYNC_CAT
@@ -29,8 +29,7 @@ NO_STREAM = -1
 _NEVER = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, eq=False)
-class SyncRows:
+class SyncRows(Struct, frozen=True, eq=False):
     """The ``cuda_sync`` rows of one device, in the order of their start. Columns have one entry a row.
 
     Attributes:
@@ -56,8 +55,7 @@ class SyncRows:
         return np.asarray(self.kind == (self.kinds.index(kind) if kind in self.kinds else -2), dtype=bool)
 
 
-@dataclass(frozen=True, eq=False)
-class StreamWaits:
+class StreamWaits(Struct, frozen=True, eq=False):
     """How far the later work of each stream has to wait for the work of others.
 
     Attributes:
@@ -92,8 +90,7 @@ class StreamWaits:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class SyncCalls:
+class SyncCalls(Struct, frozen=True, eq=False):
     """Calls in which the host waits for the device and of which a ``cuda_sync`` row says for what.
 
     Columns have one entry a call.

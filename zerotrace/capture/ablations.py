@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.errors import CaptureError
 
 
-@dataclass(frozen=True, kw_only=True)
-class AblationKind:
+class AblationKind(Struct, frozen=True, kw_only=True):
     """One part."""
 
     part: str

@@ -6,10 +6,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.capture.folder import status_of
 from zerotrace.capture.machine import version_of
@@ -40,8 +41,7 @@ class Health(str, Enum):
     """A capture cannot work."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One thing that was looked at."""
 
     name: str
@@ -53,8 +53,7 @@ class Check:
     """What to do about it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What the processes of a probe said: the content of the first, or why there is none."""
 
     found: Mapping[str, Any] | None = None

@@ -7,8 +7,9 @@ import datetime
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerotrace.capture import failure
 from zerotrace.capture.folder import CaptureFolder, move_files
@@ -20,8 +21,7 @@ from zerotrace.errors import CaptureError
 from zerotrace.model import RunManifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptureResult:
+class CaptureResult(Struct, frozen=True, kw_only=True):
     """A complete capture, or the part of it that one machine has."""
 
     folder: Path | None

@@ -6,16 +6,15 @@ to ask makes a copy of all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from zerotrace.model import BucketRecord
 
 
-@dataclass(frozen=True, kw_only=True)
-class DdpBucket:
+class DdpBucket(Struct, frozen=True, kw_only=True):
     """One bucket, in the order in which they are reduced."""
 
     params: tuple[torch.nn.Parameter, ...]

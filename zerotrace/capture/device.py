@@ -5,15 +5,14 @@ from __future__ import annotations
 import collections
 import os
 import sys
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 from zerotrace.capture.plan import BACKENDS
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryGauges:
+class MemoryGauges(Struct, frozen=True, kw_only=True):
     """Device memory of this rank, in bytes, as torch's allocator and the driver report it."""
 
     resident_bytes: int

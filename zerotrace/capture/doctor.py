@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zerotrace.capture import checks
 from zerotrace.capture.checks import Answer, Check, Health
@@ -21,8 +22,7 @@ from zerotrace.capture.machine import missing_packages, version_of
 _LIMIT_S = 40.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """All checks, and what can be captured."""
 
     checks: tuple[Check, ...]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineSetting:
+
+class EngineSetting(Struct, frozen=True, kw_only=True):
     """One setting of an engine other than DeepSpeed, as ``--set`` and the options of its runner have it."""
 
     name: str
@@ -28,8 +28,7 @@ class EngineSetting:
         return [self.option, str(value)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineKind:
+class EngineKind(Struct, frozen=True, kw_only=True):
     """One way to train."""
 
     name: str

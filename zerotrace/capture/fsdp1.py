@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 #: What FSDP1, checkpointing and torch.compile put into the names of the modules that they wrap.
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlatParam:
+class FlatParam(Struct, frozen=True, kw_only=True):
     """The parameters that one FSDP1 module gathers and reduces together."""
 
     handle: Any

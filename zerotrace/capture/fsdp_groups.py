@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from zerotrace.model import ShardGroupRecord
 
@@ -22,8 +22,7 @@ MODULES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardGroup:
+class ShardGroup(Struct, frozen=True, kw_only=True):
     """One group, with our names."""
 
     group: Any

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.errors import CaptureError, ZerotraceError
@@ -25,8 +26,7 @@ SESSION_VARIABLE = "ZEROTRACE_SESSION"
 INGEST_SHARE = 0.8
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttachOrders:
+class AttachOrders(Struct, frozen=True, kw_only=True):
     """What to do to a program that knows nothing of the capture."""
 
     stage: int | None = None
@@ -39,8 +39,7 @@ class AttachOrders:
     """Whether the program goes on after the last window."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineFacts:
+class EngineFacts(Struct, frozen=True, kw_only=True):
     """What trains, and how it is configured."""
 
     name: str
@@ -54,8 +53,7 @@ class EngineFacts:
     """Those of one of torch's engines, as they are in effect."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """What is known of a run before its first step, for the manifest."""
 
     command: tuple[str, ...]
@@ -67,8 +65,7 @@ class RunFacts:
     """``None`` where the program brings its own: the ranks then report it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deadline:
+class Deadline(Struct, frozen=True, kw_only=True):
     """The end of a time limit."""
 
     limit_s: float
@@ -77,8 +74,7 @@ class Deadline:
     """When it is over, by this machine's :func:`time.monotonic`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnOrders:
+class OwnOrders(Struct, frozen=True, kw_only=True):
     """What the ranks need to complete a capture among themselves, where no launcher does it for them."""
 
     facts: RunFacts
@@ -89,8 +85,7 @@ class OwnOrders:
     """When a rank has to end itself; ``None`` for a program that captures itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionPlan:
+class SessionPlan(Struct, frozen=True, kw_only=True):
     """What every rank of a capture has to do."""
 
     trace_folder: str = ""
@@ -183,8 +178,7 @@ def session_plan(plan: CapturePlan) -> SessionPlan:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankReport:
+class RankReport(Struct, frozen=True, kw_only=True):
     """All that one rank hands back."""
 
     record: RankRecord
@@ -205,12 +199,12 @@ class RankReport:
 
 
 def to_json(value: Any) -> str:
-    """A dataclass or a plain value as JSON."""
+    """A record or a plain value as JSON."""
     return json.dumps(_plain(value), indent=1, allow_nan=False)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a dataclass or a plain value; the file appears whole or not at all."""
+    """Write a record or a plain value; the file appears whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(to_json(value) + "\n", encoding="utf-8")
     partial.rename(path)
@@ -280,8 +274,8 @@ def _parse_engine(content: dict[str, Any] | None) -> EngineFacts | None:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        return {name: _plain(item) for name, item in asdict(value).items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -10,9 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from msgspec import Struct, field
 
 from zerotrace.capture.machine import recorded_environment
 from zerotrace.capture.stopping import InterruptError, on_stop_signal, raise_interrupt
@@ -26,8 +27,7 @@ _GRACE_S = 30.0
 _SSH_FAILED = 255
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostCommand:
+class HostCommand(Struct, frozen=True, kw_only=True):
     """What is run on one host."""
 
     host: str

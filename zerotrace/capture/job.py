@@ -8,9 +8,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.capture.handoff import SESSION_VARIABLE, Deadline, OwnOrders, SessionPlan, facts_of, session_plan
 from zerotrace.capture.machine import rank_environment
@@ -22,8 +24,7 @@ from zerotrace.errors import CaptureError
 _START_HINT = "Start the command with torchrun or srun, or unset the variables that they leave."
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRank:
+class JobRank(Struct, frozen=True, kw_only=True):
     """The rank that a job has made this process."""
 
     launcher: str

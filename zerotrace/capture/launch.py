@@ -6,8 +6,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from zerotrace.capture import failure
 from zerotrace.capture.complete import CaptureResult, Completion

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import platform
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from msgspec.structs import asdict, astuple, replace
 
 from zerotrace.capture import device
 from zerotrace.capture.engine_facts import Engine, count_params, describe_engine, find_buckets, find_shard_groups
@@ -174,12 +174,12 @@ def session(
             profiled=defaults.num_profiled if steps is None else steps,
             windows=windows,
         )
-        if not any(dataclasses.astuple(num_steps)):
+        if not any(astuple(num_steps)):
             raise ValueError(f"timed is {timed} and windows {', '.join(windows)}; expected a window that measures")
         program = Path(sys.argv[0]).name
         plan = SessionPlan(
             num_warmup=defaults.num_warmup if warmup is None else warmup,
-            **dataclasses.asdict(num_steps),
+            **asdict(num_steps),
             own=OwnOrders(facts=RunFacts(command=(program, *sys.argv[1:]), program=program), out=str(out)),
         )
     return Session(as_engine(engine), plan)
@@ -250,7 +250,7 @@ class _Recorder:
                 f"the capture needs {self.num_missing} more"
             )
         self._guard.remove()
-        report = dataclasses.replace(self._report(), no_tables=self._ingest())
+        report = replace(self._report(), no_tables=self._ingest())
         self._progress.note("waiting")
         self._place.deliver(report)
 

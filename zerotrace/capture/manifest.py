@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from zerotrace.capture.ds_settings import plain_config
 from zerotrace.capture.handoff import RankReport, RunFacts

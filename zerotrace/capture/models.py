@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zerotrace.errors import CaptureError
 
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from zerotrace.model import ModelShape
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
+class DecoderConfig(Struct, frozen=True, kw_only=True):
     """Shape of a GPT-2 decoder with tied embeddings and no dropout."""
 
     name: str

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.capture.torch_engines import find_parallel
 from zerotrace.capture.torch_owners import Claim, claims_of, local_of, unlocated_buckets
@@ -20,8 +21,7 @@ from zerotrace.model import Owner
 OWNERS_VERSION = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class StorageOwner:
+class StorageOwner(Struct, frozen=True, kw_only=True):
     """One storage and who it belongs to."""
 
     address: int
@@ -35,8 +35,7 @@ class StorageOwner:
     """Tensors found in it, views counted once for each place that holds one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnlocatedStorage:
+class UnlocatedStorage(Struct, frozen=True, kw_only=True):
     """A storage that is there, but whose address Python cannot ask for: in a snapshot it can be told by its size."""
 
     bytes: int
@@ -45,8 +44,7 @@ class UnlocatedStorage:
     holder: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnersFile:
+class OwnersFile(Struct, frozen=True, kw_only=True):
     """Content of ``rank_N.owners.json``: who holds what after the last step of the memory window."""
 
     version: int = OWNERS_VERSION
@@ -104,7 +102,7 @@ def find_owners(engine: Any) -> tuple[StorageOwner, ...]:
         key = (str(tensor.device), storage.data_ptr())
         first = found.get(key)
         if first is not None:
-            found[key] = dataclasses.replace(first, num_tensors=first.num_tensors + 1)
+            found[key] = replace(first, num_tensors=first.num_tensors + 1)
             continue
         found[key] = StorageOwner(
             address=key[1], bytes=storage.nbytes(), device=key[0], owner=owner, holder=holder, num_tensors=1

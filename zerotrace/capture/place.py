@@ -9,7 +9,6 @@ and gives it its name at the end.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from zerotrace.capture.folder import CaptureFolder, move_files, reserve_folder
 from zerotrace.capture.handoff import (
@@ -79,7 +79,7 @@ class NodesPlace(Place):
         # A trace is written in many small pieces, and once more to compress it: not over a network.
         self._local = Path(self._plan.local_folder) / f"rank_{self._rank}"
         self._local.mkdir()
-        self._plan = dataclasses.replace(
+        self._plan = replace(
             self._plan,
             trace_folder=str(self._local),
             host=_number_of_host(),
@@ -137,7 +137,7 @@ class OwnPlace(Place):
             if _is_first_of_its_machine():
                 self._folder = CaptureFolder(final, partial)
         (partial / "ranks").mkdir(exist_ok=True)
-        self._plan = dataclasses.replace(
+        self._plan = replace(
             self._plan,
             trace_folder=str(partial),
             work_folder=str(partial / "ranks"),

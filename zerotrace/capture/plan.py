@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from zerotrace.capture.engines import DEEPSPEED, ENGINES, EngineKind
 from zerotrace.capture.models import DecoderConfig, find_model
@@ -15,8 +16,7 @@ DEFAULT_SEED = 1337
 DEFAULT_TIMEOUT_S = 900.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Script:
+class Script(Struct, frozen=True, kw_only=True):
     """A training program of the user, which runs unchanged."""
 
     path: Path
@@ -27,8 +27,7 @@ class Script:
     """Whether the program goes on after the last window."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Nodes:
+class Nodes(Struct, frozen=True, kw_only=True):
     """The machines of a run, and which of them this is."""
 
     num_nodes: int = 1
@@ -37,8 +36,7 @@ class Nodes:
     """``HOST:PORT`` where the nodes meet, on node 0; ``None`` on a single node."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CapturePlan:
+class CapturePlan(Struct, frozen=True, kw_only=True):
     """One capture, fully decided: every default is filled in.
 
     What trains is zerotrace's own GPT-2, which ``model``, ``micro_batch``, ``sequence``, ``seed`` and ``ds_config``
@@ -210,8 +208,7 @@ NUM_MEMORY = 1
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkDefaults:
+class WorkDefaults(Struct, frozen=True, kw_only=True):
     """What is run where the user does not say: the study's set-up on GPUs, a few seconds' worth on CPUs."""
 
     model: str
@@ -228,8 +225,7 @@ DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WindowSteps:
+class WindowSteps(Struct, frozen=True, kw_only=True):
     """Steps of each window but the warm-up, named as in the plans."""
 
     num_timed: int

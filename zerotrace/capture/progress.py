@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _RECORD_LENGTH = 96
 
@@ -26,8 +27,7 @@ FAILED = "failed"
 BEFORE_STEPS = PHASES[:2]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankProgress:
+class RankProgress(Struct, frozen=True, kw_only=True):
     """What one rank last said about itself."""
 
     rank: int

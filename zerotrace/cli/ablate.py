@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from zerotrace.capture.ablations import ABLATIONS, AblationKind
 from zerotrace.cli.ablation import ablation_lines
@@ -97,7 +98,7 @@ def _print(results: list[CaptureResult], *, as_json: bool) -> None:
     ablation: Ablation = ablate(runs[0], runs[1])
     if as_json:
         summaries = [summarise(folder, manifest) for folder, manifest in complete]
-        whole = {"with": summaries[0], "without": summaries[1], "ablation": asdict(ablation)}
+        whole = {"with": summaries[0], "without": summaries[1], "ablation": msgspec.to_builtins(ablation)}
         print_data(json.dumps(whole, indent=1) + "\n")
     else:
         for folder, manifest in complete:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import click
+import msgspec
 
 from zerotrace.capture.engines import DEEPSPEED
 from zerotrace.cli.outcome import talk
@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, out: Path, as_json: bool) -> None:
 
     diagnosis = examine(out)
     if as_json:
-        print_data(json.dumps(dataclasses.asdict(diagnosis), indent=1) + "\n")
+        print_data(json.dumps(msgspec.to_builtins(diagnosis), indent=1) + "\n")
     else:
         for check in diagnosis.checks:
             click.echo(printable(f"{check.health.value:8} {check.name}: {check.found}"))

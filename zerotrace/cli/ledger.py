@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from zerotrace.cli.ledger_config import LedgerConfig, as_usage_error, read_config
 from zerotrace.cli.quantity import Quantity
@@ -153,7 +152,7 @@ def _measure(path: Path, owners: Path | None, as_json: bool) -> None:
             "peak_owners": by_owner(first.peak),
             "devices": measured,
         }
-        print_data(json.dumps(_plain(content), indent=1) + "\n")
+        print_data(json.dumps(msgspec.to_builtins(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_memory
 
@@ -187,7 +186,7 @@ def _on_paper(
             "warnings": config.warnings,
             "stages": stages,
         }
-        print_data(json.dumps(_plain(content), indent=1) + "\n")
+        print_data(json.dumps(msgspec.to_builtins(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_ledgers
 
@@ -218,7 +217,7 @@ def _fit(
             "activations_known": activations is not None,
             "options": options,
         }
-        print_data(json.dumps(_plain(content), indent=1) + "\n")
+        print_data(json.dumps(msgspec.to_builtins(content), indent=1) + "\n")
         return
     from zerotrace.cli.ledger_tables import print_fit
 
@@ -281,16 +280,3 @@ def _read_json(path: Path) -> Any:
             code="shapes_invalid",
             hint='expected is JSON like {"layer.weight": [1280, 5120], ...}',
         ) from error
-
-
-def _plain(value: Any) -> Any:
-    """Records and enums as JSON has them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return dict(value) if hasattr(value, "items") else value

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from zerotrace.errors import LedgerError, ZerotraceError
 
@@ -18,8 +18,7 @@ _ACCUMULATION = "gradient_accumulation_steps"
 _DEFAULT_MICRO_BATCH = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerConfig:
+class LedgerConfig(Struct, frozen=True, kw_only=True):
     """A configuration, and what was noticed in it."""
 
     content: Mapping[str, Any]

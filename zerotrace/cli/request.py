@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from zerotrace.capture.engines import AUTO, ENGINES
 from zerotrace.capture.plan import order_windows
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from zerotrace.capture.plan import CapturePlan, Nodes, Script, WorkDefaults
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """The options as given; ``None`` where the default depends on the device."""
 
     engine: str

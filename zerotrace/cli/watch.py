@@ -9,9 +9,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from zerotrace.analysis.progress import Board, Meter, ReadingPhase, TraceProgress, Unwatched, Watch
 from zerotrace.cli.terminal import printable
@@ -136,8 +137,7 @@ def _bars(board: Board, names: Sequence[str], sizes: Sequence[int | None], conso
     return Live(get_renderable=draw, console=console, transient=True, refresh_per_second=5)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """What is shown of one trace, or of all of them."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.launches import on_device
 from zerotrace.analysis.partition import DeviceTime, device_times
@@ -48,8 +48,7 @@ Row = tuple[int, int, int, Mapping[str, Argument], Sequence[int]]
 _NOTHING: Mapping[str, Argument] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTables:
+class RankTables(Struct, frozen=True, kw_only=True):
     """What is known of one rank, all of it on the rank's own clock."""
 
     rank: int
@@ -341,8 +340,7 @@ class RankTracks:
             )
 
 
-@dataclass(frozen=True)
-class _Told:
+class _Told(Struct, frozen=True):
     """What the collectives of a rank say of its events, by the number of the event."""
 
     arguments: Mapping[int, Mapping[str, Argument]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.export.packets import PacketFile, PacketSequence
 from zerotrace.export.rank import COLLECTIVE_COLUMNS, EVENT_COLUMNS, GATHER_COLUMNS, RankTables, RankTracks
@@ -29,8 +29,7 @@ from zerotrace.store import (
 from zerotrace.tables import ints
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
+class Exported(Struct, frozen=True, kw_only=True):
     """What was written."""
 
     path: Path
@@ -108,8 +107,7 @@ def _labels(analysis: Analysis, rank: int) -> Sequence[str]:
     return [label for label in (*dict.fromkeys(source.devices), source.host) if label]
 
 
-@dataclass(frozen=True, eq=False)
-class _OfRanks:
+class _OfRanks(Struct, frozen=True, eq=False):
     """A table in the order of ranks, by rank."""
 
     table: pa.Table | None

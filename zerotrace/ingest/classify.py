@@ -7,7 +7,8 @@ each distinct name is looked at once.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.model import Category
 
@@ -43,8 +44,7 @@ COLLECTIVE_OPERATOR = "record_param_comms"
 NOT_COLLECTIVES = frozenset({"wait"})
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A name that matches ``pattern`` (searched, case ignored) is of ``category``."""
 
     pattern: str

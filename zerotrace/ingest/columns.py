@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.intervals import Int64Array
 from zerotrace.tables import BoolArray, int_array, text_array
@@ -18,8 +18,7 @@ from zerotrace.tables import BoolArray, int_array, text_array
 _INT64_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True, eq=False)
-class Texts:
+class Texts(Struct, frozen=True, eq=False):
     """A column of texts in which each distinct text is kept, and looked at, once.
 
     Attributes:
@@ -153,8 +152,7 @@ def _as_text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-@dataclass(frozen=True, eq=False)
-class Ints:
+class Ints(Struct, frozen=True, eq=False):
     """A column of integers.
 
     Attributes:

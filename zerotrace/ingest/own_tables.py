@@ -13,12 +13,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from zerotrace.errors import TraceError, ZerotraceError
 from zerotrace.ingest.files import digest_file, name_of
@@ -40,8 +40,7 @@ _ENDING = ".tables"
 _SHORTEST_EVENT = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnTables:
+class OwnTables(Struct, frozen=True, kw_only=True):
     """What a trace says beside its events; stored as ``tables.json``."""
 
     zerotrace_version: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from zerotrace.errors import SnapshotError
 
@@ -24,8 +25,7 @@ TAKE_AGAIN = "the writer was stopped, or the file was altered; take the snapshot
 FEWER_STEPS = "record the history of fewer steps (max_entries), and take the snapshot again"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PickleLimits:
+class PickleLimits(Struct, frozen=True, kw_only=True):
     """How much a file may ask for. A step of a model of a thousand layers stays far below."""
 
     file_bytes: int = 1 << 28

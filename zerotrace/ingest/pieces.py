@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.errors import TraceError
 from zerotrace.ingest.blocks import TraceText
@@ -50,8 +51,7 @@ class UncutError(Exception):
     """The text has no place to cut it, or is damaged: it has to be read as a whole."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Events that follow one another in the file."""
 
     events: list[Any]
@@ -191,8 +191,7 @@ class _Buffer:
         return self.data
 
 
-@dataclass(frozen=True)
-class _Front:
+class _Front(Struct, frozen=True):
     """What a buffer begins with, decoded."""
 
     events: list[Any]
@@ -226,8 +225,7 @@ def _decode_front(text: _Buffer, repairs: dict[tuple[str, str], Repair]) -> _Fro
         text.fill(4 * len(text.data))  # an event may be longer than a piece
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(Struct, frozen=True):
     size: int
     """Bytes of the events."""
     end: int

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.errors import TraceError
 from zerotrace.freed import give_back_memory
@@ -32,8 +32,7 @@ from zerotrace.tables import in_one_piece
 MAX_RANK = (1 << 31) - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True, kw_only=True):
     """A rank's trace, read."""
 
     source: TraceSource

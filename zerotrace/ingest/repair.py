@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _STRING_OR_REST = re.compile(rb'"(?:[^"\\]|\\.)*"|[^"]+', re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
@@ -13,8 +14,7 @@ _IN_STRINGS = ("raw control characters in strings", _CONTROL, b" ")
 _BETWEEN_STRINGS = ("non-finite numbers (NaN, Infinity)", _NOT_FINITE, b"null")
 
 
-@dataclass(frozen=True)
-class Repair:
+class Repair(Struct, frozen=True):
     """What was replaced, and how often."""
 
     code: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zerotrace.ingest.classify import COLLECTIVE_OPERATOR, DEVICE_CATS, SYNC_CAT, canonical_cat
 from zerotrace.ingest.columns import Ints, TextPool, Texts, as_int, number_in
@@ -42,8 +42,7 @@ _FAULTS = ("a negative duration", "no usable time", "neither start nor duration 
 _MAX_DEVICE = (1 << 31) - 1
 
 
-@dataclass(frozen=True, eq=False)
-class Carried:
+class Carried(Struct, frozen=True, eq=False):
     """Columns that only some rows have.
 
     Attributes:
@@ -77,8 +76,7 @@ class Carried:
         return np.searchsorted(self.rows, rows)
 
 
-@dataclass(frozen=True)
-class _Pools:
+class _Pools(Struct, frozen=True):
     """The distinct texts of all columns."""
 
     cats: TextPool

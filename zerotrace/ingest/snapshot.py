@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.errors import SnapshotError
 from zerotrace.ingest.files import name_of
@@ -39,8 +39,7 @@ _MAX_DEVICE = 1 << 15
 Frame = tuple[str, str, int]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True, eq=False):
     """One device's memory as its process saw it. Addresses and sizes are int64 bytes, shape ``(n,)`` a group."""
 
     device: int

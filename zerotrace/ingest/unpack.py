@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
+from msgspec import Struct
 
 from zerotrace.units import format_bytes
 
@@ -30,8 +30,7 @@ _SMALLEST_INPUT = 1 << 12
 _LARGEST_INPUT = 1 << 18
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnpackLimits:
+class UnpackLimits(Struct, frozen=True, kw_only=True):
     """How much a file may unpack to. Kineto's JSON packs 15 to 22 times, with stacks 70 times; deflate can 1032."""
 
     unpacked_bytes: int = 1 << 34

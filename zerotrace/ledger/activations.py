@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model import ModelShape
 
 
-@dataclass(frozen=True, kw_only=True)
-class Activations:
+class Activations(Struct, frozen=True, kw_only=True):
     """Bytes that the forward pass leaves alive."""
 
     forward_bytes: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.ledger.activations import Activations
 from zerotrace.ledger.deepspeed import deepspeed_ledger
@@ -37,8 +38,7 @@ _CHANGES: dict[int, tuple[dict[str, Any], ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitOption:
+class FitOption(Struct, frozen=True, kw_only=True):
     """One stage and set of keys: what a rank then holds and sends."""
 
     stage: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zerotrace.ledger.allocator import rounding_bytes
 from zerotrace.model import LedgerLine, Owner
 
 
-@dataclass
-class Book:
+class Book(Struct):
     """Collects lines. Sizes are in elements, so that a formula shows where its bytes come from."""
 
     rounded: bool = True

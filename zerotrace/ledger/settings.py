@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.errors import LedgerError
 
@@ -20,8 +21,7 @@ _OPTIMIZER_STATES = {"adam": 2, "adamw": 2, "lamb": 2, "lion": 1, "adagrad": 1, 
                      "onebitadam": 2, "zerooneadam": 2, "onebitlamb": 2, "musgd": 1, "sgd": 1}  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """The part of a configuration that decides what is held where.
 
     Sources: ``runtime/zero/config.py``, ``runtime/zero/offload_config.py``, ``runtime/precision_config.py``.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.errors import LedgerError
 from zerotrace.model import ModelShape
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shapes:
+class Shapes(Struct, frozen=True, kw_only=True):
     """Sizes of a model's parameters, tied ones once."""
 
     num_params: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.ledger.activations import Activations
 from zerotrace.ledger.lines import Book
@@ -14,8 +15,7 @@ _COLLECTIVES = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"
 _TEMPORARY = "torch/optim/adam.py, _multi_tensor_adam"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """What is held, and by whom."""
 
     whole: Sequence[int]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, kw_only=True)
-class TorchRun:
+
+class TorchRun(Struct, frozen=True, kw_only=True):
     """What decides who holds what."""
 
     engine: str

@@ -1,7 +1,7 @@
-"""The nouns of zerotrace as enums and frozen dataclasses: few things, each with one meaning.
+"""The nouns of zerotrace as enums and frozen records (msgspec Structs): few things, each with one meaning.
 
 Many things (events, intervals) are Arrow tables, defined in :mod:`zerotrace.schema`. This module
-imports nothing but the standard library, so that it can be used inside every rank of a capture.
+imports nothing but the standard library and msgspec, so that it can be used inside every rank of a capture.
 Times are int64 nanoseconds, bytes are int64; ``None`` means *unknown*, never zero.
 """
 

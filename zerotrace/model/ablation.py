@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, kw_only=True)
-class AblatedFigure:
+
+class AblatedFigure(Struct, frozen=True, kw_only=True):
     """One figure of the two runs, nanoseconds a step."""
 
     with_ns: float
@@ -21,8 +21,7 @@ class AblatedFigure:
     """Whether the gain is smaller than twice its standard error; ``None`` where that is unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ablation:
+class Ablation(Struct, frozen=True, kw_only=True):
     """Two runs that differ in one part of the engine."""
 
     part: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockingEvidence:
+class BlockingEvidence(Struct, frozen=True, kw_only=True):
     """Blocking time of one step of one rank on one device, and how much of it the ``cuda_sync`` rows confirm.
 
     ``blocking_queued`` and ``blocking_sync`` of the partition are told by launches. Where the trace has
@@ -50,8 +49,7 @@ class BlockingEvidence:
         return self.sync_ns - self.sync_confirmed_ns - self.sync_unrecorded_ns
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockingCheck:
+class BlockingCheck(Struct, frozen=True, kw_only=True):
     """Both readings of blocking time side by side."""
 
     sentence: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 CHECK_VERSION = "1.0"
 
@@ -29,8 +30,7 @@ class Judgement(str, Enum):
     """One of the two figures, or the noise of a run, is unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckedCondition:
+class CheckedCondition(Struct, frozen=True, kw_only=True):
     """One condition, and whether the run meets it."""
 
     condition: str
@@ -46,8 +46,7 @@ class CheckedCondition:
     """Why it is unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedFigure:
+class ComparedFigure(Struct, frozen=True, kw_only=True):
     """One figure of the run beside the baseline's."""
 
     figure: str
@@ -63,8 +62,7 @@ class ComparedFigure:
     """Why it was not compared."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """Everything that was checked of one run."""
 
     schema_version: str = CHECK_VERSION

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostClock:
+class HostClock(Struct, frozen=True, kw_only=True):
     """The clock of one host beside that of the first host, which is the lowest rank's."""
 
     host: str | None
@@ -24,8 +23,7 @@ class HostClock:
     """The largest of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClockReport:
+class ClockReport(Struct, frozen=True, kw_only=True):
     """How well the ends of matched collectives agree, once offsets between hosts are taken off."""
 
     hosts: tuple[HostClock, ...]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model.wire import CollectiveKind
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectiveFigures:
+class CollectiveFigures(Struct, frozen=True, kw_only=True):
     """All collectives of one name, phase, element type and group size.
 
     Sums are the mean of a step and rank, medians are over single collectives. ``None`` is unknown: wait and transfer
@@ -49,8 +48,7 @@ class CollectiveFigures:
     median_busbw_gbps: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepArrivals:
+class StepArrivals(Struct, frozen=True, kw_only=True):
     """How one rank arrives at the collectives of one step."""
 
     rank: int
@@ -63,8 +61,7 @@ class StepArrivals:
     """What the other members of those waited, summed over members; not what they waited for its profiler to start."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectiveSample:
+class CollectiveSample(Struct, frozen=True, kw_only=True):
     """Single collectives, for a picture: size and time of each. All columns have one entry a collective."""
 
     num_all: int
@@ -81,8 +78,7 @@ class CollectiveSample:
     end_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collectives:
+class Collectives(Struct, frozen=True, kw_only=True):
     """What the collectives of a run's steps are, in figures."""
 
     num_steps: int

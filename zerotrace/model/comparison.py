@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from zerotrace.model.ablation import Ablation
 from zerotrace.model.memory import LadderStep
@@ -45,8 +46,7 @@ class Quantity(str, Enum):
     SENT = "sent_bytes"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CausePart:
+class CausePart(Struct, frozen=True, kw_only=True):
     """The part of a step that one cause takes."""
 
     cause: Cause
@@ -56,8 +56,7 @@ class CausePart:
     """In the unprofiled step: ``profiled × scale``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepCauses:
+class StepCauses(Struct, frozen=True, kw_only=True):
     """The unprofiled step by cause: the parts of the profiled step, scaled so that they add up to it."""
 
     span_ns: float
@@ -75,16 +74,14 @@ class StepCauses:
     """What waiting and idle time are scaled by."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnerBytes:
+class OwnerBytes(Struct, frozen=True, kw_only=True):
     """What one owner holds."""
 
     owner: Owner
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldMemory:
+class HeldMemory(Struct, frozen=True, kw_only=True):
     """The memory of a rank at one instant, by owner, beside theory."""
 
     owners: tuple[OwnerBytes, ...] = ()
@@ -97,8 +94,7 @@ class HeldMemory:
     """The engine's ledger; ``None`` where there is none, and at the peak where activations are unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KindTraffic:
+class KindTraffic(Struct, frozen=True, kw_only=True):
     """What a rank sends in a step by collectives of one kind."""
 
     kind: CollectiveKind
@@ -106,8 +102,7 @@ class KindTraffic:
     sent_bytes: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class SentBytes:
+class SentBytes(Struct, frozen=True, kw_only=True):
     """Bytes on the wire, a rank and step."""
 
     kinds: tuple[KindTraffic, ...]
@@ -119,8 +114,7 @@ class SentBytes:
     theory_ratio: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What a rank computes in a step, and on what: step times compare where all of it is equal."""
 
     model: str
@@ -137,8 +131,7 @@ class Work:
     """Names of the devices."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossCheck:
+class LossCheck(Struct, frozen=True, kw_only=True):
     """Losses of rank 0 after the same steps from the same seed, held against those of another run.
 
     The work of two runs is equal where they agree to what bf16 resolves.
@@ -158,8 +151,7 @@ class LossCheck:
     equal: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedRun:
+class ComparedRun(Struct, frozen=True, kw_only=True):
     """One run of a comparison."""
 
     name: str
@@ -210,8 +202,7 @@ class ComparedRun:
     """The same over transfer alone, waiting left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """Something about how runs were made in which they differ."""
 
     section: str
@@ -222,8 +213,7 @@ class Setting:
     """Of each run, as JSON; ``None`` where it is not set."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repeats:
+class Repeats(Struct, frozen=True, kw_only=True):
     """Runs of one configuration, one or several: how far their figures spread is noise."""
 
     label: str
@@ -237,8 +227,7 @@ class Repeats:
     """What repeats spread over, in one sentence; ``None`` for one run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """The difference in one figure between two configurations, of medians over their repeats."""
 
     quantity: Quantity
@@ -253,8 +242,7 @@ class Change:
     """Whether the difference is within the noise; without any noise, whether it is zero."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delta:
+class Delta(Struct, frozen=True, kw_only=True):
     """What going from one configuration to another costs and saves."""
 
     before: int
@@ -271,8 +259,7 @@ class Delta:
     """The same in one sentence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """Runs in the order in which they were given."""
 
     schema_version: str = COMPARISON_VERSION

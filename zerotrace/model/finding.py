@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zerotrace.units import format_bytes, format_ns
 
@@ -11,8 +12,7 @@ from zerotrace.units import format_bytes, format_ns
 MOST_FINDINGS = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where the evidence can be seen: a stretch of a rank's timeline."""
 
     rank: int
@@ -22,8 +22,7 @@ class Place:
     end_ns: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gain:
+class Gain(Struct, frozen=True, kw_only=True):
     """What a change is predicted to win. At least one of the two amounts is known."""
 
     step_ns: float | None = None
@@ -48,8 +47,7 @@ class Gain:
         return f"{self.amount} ({self.basis})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that costs the run something, with its evidence."""
 
     code: str

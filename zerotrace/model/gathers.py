@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.labels import GatherKind, Phase
 from zerotrace.model.spread import Spread
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherTotals:
+class GatherTotals(Struct, frozen=True, kw_only=True):
     """Sums over gathers. ``gather = hidden + exposed = transfer + wait``, to the nanosecond."""
 
     num_gathers: int
@@ -33,8 +32,7 @@ class GatherTotals:
     """``hidden_transfer / transfer``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherGroup:
+class GatherGroup(Struct, frozen=True, kw_only=True):
     """Gathers that have something in common; cold steps are left out."""
 
     kind: GatherKind | None = None
@@ -50,8 +48,7 @@ class GatherGroup:
     """``gather / warm steps``: gather time a step and rank; ``None`` where no step is warm."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherStep:
+class GatherStep(Struct, frozen=True, kw_only=True):
     """The gathers of one step of one rank."""
 
     rank: int
@@ -91,8 +88,7 @@ class GatherStep:
         return self.refresh_end_ns - self.refresh_start_ns
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherMeans:
+class GatherMeans(Struct, frozen=True, kw_only=True):
     """The mean warm step of a rank. ``None`` where a figure is unknown in any of the steps."""
 
     num_prefetch: float
@@ -107,8 +103,7 @@ class GatherMeans:
     forced_sync_ns: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldGather:
+class HeldGather(Struct, frozen=True, kw_only=True):
     """A gather that holds compute back."""
 
     rank: int
@@ -126,8 +121,7 @@ class HeldGather:
     num_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkUse:
+class LinkUse(Struct, frozen=True, kw_only=True):
     """How well demands and prefetches use the link, by their size."""
 
     num_gathers: int
@@ -141,8 +135,7 @@ class LinkUse:
     """Σ bytes by the best rate: what the transfers would take at that rate."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlackBin:
+class SlackBin(Struct, frozen=True, kw_only=True):
     """How many gathers end that long before they are needed (a negative slack: after that). Half open."""
 
     low_ns: int | None
@@ -155,8 +148,7 @@ class SlackBin:
     """All three."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatherReport:
+class GatherReport(Struct, frozen=True, kw_only=True):
     """All figures of stage 3's gathers."""
 
     inferred_ratio: float

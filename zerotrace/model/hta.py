@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True)
-class HtaOverlap:
+class HtaOverlap(Struct, frozen=True, kw_only=True):
     """HTA's overlap and temporal breakdown of one rank, beside ours over the same rows.
 
     HTA's 100 % runs from the first to the last device row, and its classes come from names alone.
@@ -34,8 +33,7 @@ class HtaOverlap:
     """Why the two differ, where they do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HtaIdle:
+class HtaIdle(Struct, frozen=True, kw_only=True):
     """HTA's idle breakdown of one stream."""
 
     rank: int
@@ -46,8 +44,7 @@ class HtaIdle:
     ratio: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HtaKernelType:
+class HtaKernelType(Struct, frozen=True, kw_only=True):
     """HTA's kernel breakdown: time during which these kinds of kernel run, over all ranks."""
 
     kernel_type: str
@@ -55,8 +52,7 @@ class HtaKernelType:
     percent: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class HtaReport:
+class HtaReport(Struct, frozen=True, kw_only=True):
     """What HTA says about the run."""
 
     hta_version: str

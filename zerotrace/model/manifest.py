@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from zerotrace.model.schemes import Scheme, scheme_of
 from zerotrace.model.vocabulary import WindowKind
@@ -12,8 +13,7 @@ from zerotrace.model.vocabulary import WindowKind
 MANIFEST_VERSION = "1.4"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelShape:
+class ModelShape(Struct, frozen=True, kw_only=True):
     """The model of a run. The shape is that of a GPT-2 decoder; of a user's own program only name and Ψ are known."""
 
     name: str
@@ -26,8 +26,7 @@ class ModelShape:
     vocab_size: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowRecord:
+class WindowRecord(Struct, frozen=True, kw_only=True):
     """The step times of one window of a capture, as one rank's host clock saw them."""
 
     kind: WindowKind
@@ -38,8 +37,7 @@ class WindowRecord:
     """From one of these steps to the next: 2 where two kinds of step take turns."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank measured about itself."""
 
     rank: int
@@ -66,8 +64,7 @@ class RankRecord:
     """The allocator's snapshot of the same moment, with the history of the memory window; ``None`` on CPU."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelsRecord:
+class LabelsRecord(Struct, frozen=True, kw_only=True):
     """How the trace of the detailed window was labelled."""
 
     version: int
@@ -81,8 +78,7 @@ class LabelsRecord:
     neighbours / median step without. ``None`` without such steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BucketRecord:
+class BucketRecord(Struct, frozen=True, kw_only=True):
     """A bucket in which torch's DDP reduces gradients."""
 
     elements: int
@@ -94,8 +90,7 @@ class BucketRecord:
     """All parameters whose gradients it holds, in the order in which these are expected."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardGroupRecord:
+class ShardGroupRecord(Struct, frozen=True, kw_only=True):
     """Parameters that torch's FSDP2 gathers, and whose gradients it reduces, together."""
 
     module: str
@@ -116,8 +111,7 @@ class ShardGroupRecord:
     """All of them, in the order in which they are gathered."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunManifest:
+class RunManifest(Struct, frozen=True, kw_only=True):
     """What a capture did: enough to repeat it, and to know what its figures mean."""
 
     schema_version: str = MANIFEST_VERSION

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model.vocabulary import Owner
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnedBytes:
+class OwnedBytes(Struct, frozen=True, kw_only=True):
     """What one owner holds of one kind at one instant."""
 
     owner: Owner
@@ -20,8 +19,7 @@ class OwnedBytes:
     num_blocks: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankMemory:
+class RankMemory(Struct, frozen=True, kw_only=True):
     """The memory of one rank's device, measured in the memory window of a capture, or read off a snapshot alone."""
 
     rank: int | None
@@ -63,16 +61,14 @@ class RankMemory:
     owners_file: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnerCurve:
+class OwnerCurve(Struct, frozen=True, kw_only=True):
     """One owner's bytes at each point of a :class:`MemoryCurve`."""
 
     owner: Owner
     bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryCurve:
+class MemoryCurve(Struct, frozen=True, kw_only=True):
     """Bytes by owner over the memory window, reduced: each point is the highest instant of its stretch of time."""
 
     rank: int
@@ -82,8 +78,7 @@ class MemoryCurve:
     """Those that hold anything at any point."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerLine:
+class LedgerLine(Struct, frozen=True, kw_only=True):
     """One entry of a ledger: what a rank holds for one purpose."""
 
     owner: Owner
@@ -100,8 +95,7 @@ class LedgerLine:
     """File and function of DeepSpeed or torch that it follows, or the paper."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaperLedger:
+class PaperLedger(Struct, frozen=True, kw_only=True):
     """The model states of one rank in theory: 16 bytes a parameter, sharded by stage."""
 
     stage: int
@@ -113,8 +107,7 @@ class PaperLedger:
     """The same with partitions padded as the engine pads them; ``None`` where that takes shapes that are unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeakLedger:
+class PeakLedger(Struct, frozen=True, kw_only=True):
     """What comes on top of the resident lines at one instant of the step."""
 
     instant: str
@@ -125,8 +118,7 @@ class PeakLedger:
     """Resident lines included."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineLedger:
+class EngineLedger(Struct, frozen=True, kw_only=True):
     """What an engine holds for its configuration, on one rank: this build of DeepSpeed, or one of torch's.
 
     Results keep the names that they had when DeepSpeed's was the only one: ``deepspeed``, ``deepspeed_bytes``.
@@ -156,8 +148,7 @@ class EngineLedger:
         return max(peak.bytes for peak in self.peaks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnerGap:
+class OwnerGap(Struct, frozen=True, kw_only=True):
     """One owner: measured, and what the ledgers say."""
 
     owner: Owner
@@ -175,8 +166,7 @@ class OwnerGap:
     """What the gap is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reconciliation:
+class Reconciliation(Struct, frozen=True, kw_only=True):
     """Measured bytes of one rank at one instant, held against the ledgers owner by owner."""
 
     rank: int
@@ -198,8 +188,7 @@ class Reconciliation:
     """The difference to the paper, in sentences."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfiledMemory:
+class ProfiledMemory(Struct, frozen=True, kw_only=True):
     """Memory of one device as a trace's ``[memory]`` events tell it (``profile_memory=True``): totals, no owners."""
 
     rank: int
@@ -215,8 +204,7 @@ class ProfiledMemory:
     num_events: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryReport:
+class MemoryReport(Struct, frozen=True, kw_only=True):
     """The memory ledger of a run."""
 
     ranks: tuple[RankMemory, ...] = ()
@@ -235,8 +223,7 @@ class MemoryReport:
     """Why nothing above is measured by owner, where it is not."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LadderStep:
+class LadderStep(Struct, frozen=True, kw_only=True):
     """What going up one stage saves, on the same model and world size."""
 
     from_stage: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class TaxVerdict(str, Enum):
@@ -30,8 +31,7 @@ class NotCompared(str, Enum):
     """The trace does not say how they were launched."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelTax:
+class KernelTax(Struct, frozen=True, kw_only=True):
     """Compute kernels of one name and launch shape on one rank: alone, and beside communication.
 
     *Beside* is a kernel of whose time at least half has communication running on its device, *alone* one without
@@ -56,8 +56,7 @@ class KernelTax:
     not_compared: NotCompared | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankTax:
+class RankTax(Struct, frozen=True, kw_only=True):
     """The overlap tax of one device of one rank. Times are means over its steps."""
 
     rank: int
@@ -79,8 +78,7 @@ class RankTax:
     """``hidden_transfer − lost``: what overlap wins in all. Below zero it costs more than it hides."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OverlapTax:
+class OverlapTax(Struct, frozen=True, kw_only=True):
     """The overlap tax of a run."""
 
     sentence: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model.trust import FigureBounds
 
@@ -10,8 +10,7 @@ from zerotrace.model.trust import FigureBounds
 STEP_ALL = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepWindow:
+class StepWindow(Struct, frozen=True, kw_only=True):
     """The window of one step on one rank's host clock, half open."""
 
     rank: int
@@ -25,8 +24,7 @@ class StepWindow:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepPartition:
+class StepPartition(Struct, frozen=True, kw_only=True):
     """One step of one rank on one device, taken apart.
 
     ``span = compute + exposed + copy_only + idle`` and ``comm = overlapped + exposed``, to the
@@ -82,8 +80,7 @@ class StepPartition:
         return self.blocking_queued_ns + self.blocking_sync_ns
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankSummary:
+class RankSummary(Struct, frozen=True, kw_only=True):
     """One rank's mean step over its known steps."""
 
     rank: int

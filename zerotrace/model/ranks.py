@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class RankFigure(str, Enum):
@@ -22,8 +23,7 @@ class RankFigure(str, Enum):
     PEAK = "peak_bytes"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankFigures:
+class RankFigures(Struct, frozen=True, kw_only=True):
     """The headline figures of one device of a rank. Times are those of its mean step, unless it says otherwise."""
 
     rank: int
@@ -48,8 +48,7 @@ class RankFigures:
     """Peak of allocated memory, unprofiled, by the manifest."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankValue:
+class RankValue(Struct, frozen=True, kw_only=True):
     """A figure of one rank."""
 
     rank: int
@@ -57,8 +56,7 @@ class RankValue:
     value: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankSpread:
+class RankSpread(Struct, frozen=True, kw_only=True):
     """How one figure spreads over the ranks."""
 
     figure: RankFigure
@@ -82,8 +80,7 @@ class RankSpread:
     """Ranks in each of so many parts of equal width from lowest to highest; one where all are equal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepSpread:
+class StepSpread(Struct, frozen=True, kw_only=True):
     """How one figure of one step spreads over the ranks."""
 
     figure: RankFigure
@@ -114,8 +111,7 @@ class ShownBecause(str, Enum):
     """Of all ranks it is furthest outside in some figure."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownReason:
+class ShownReason(Struct, frozen=True, kw_only=True):
     """One reason to show a rank in full."""
 
     because: ShownBecause
@@ -126,8 +122,7 @@ class ShownReason:
     """The finding's code."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownRank:
+class ShownRank(Struct, frozen=True, kw_only=True):
     """A rank that is shown in full: bars and rows of its own, and lanes in the timeline."""
 
     rank: int
@@ -136,8 +131,7 @@ class ShownRank:
     """Rows of time that its lanes draw, or somewhat fewer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankOverview:
+class RankOverview(Struct, frozen=True, kw_only=True):
     """What leads the page of a run of many ranks."""
 
     num_ranks: int

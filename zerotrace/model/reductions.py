@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReductionStep:
+class ReductionStep(Struct, frozen=True, kw_only=True):
     """Buckets of gradients that a rank reduces in one step."""
 
     rank: int

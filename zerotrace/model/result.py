@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from zerotrace.model.blocking import BlockingCheck
 from zerotrace.model.clock import ClockReport
@@ -27,8 +28,7 @@ from zerotrace.model.wire import WireLedger
 ANALYSIS_VERSION = "1.3"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnostic:
+class Diagnostic(Struct, frozen=True, kw_only=True):
     """Something about the input that a reader of the figures must know."""
 
     code: str
@@ -44,8 +44,7 @@ class Diagnostic:
     """Byte at which the first of it stands in the file's unpacked text; ``None`` where it is not about text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceSource:
+class TraceSource(Struct, frozen=True, kw_only=True):
     """One trace file that was read."""
 
     file: str
@@ -63,8 +62,7 @@ class TraceSource:
     """Names of the devices that the trace lists."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The figures that answer first. Times are per step, each with its spread over ranks' mean steps.
 
     Where kernels of unknown class ran, compute, exposed and overlap go from the least to the most that they can be.
@@ -101,8 +99,7 @@ class Verdict:
     """The answer in one or two sentences."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelTime:
+class KernelTime(Struct, frozen=True, kw_only=True):
     """Total time of all device rows of one name on one rank."""
 
     rank: int
@@ -114,8 +111,7 @@ class KernelTime:
     """``total / Σ total`` over the rank's names in the list that this is an entry of; ``None`` where that is zero."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunTotals:
+class RunTotals(Struct, frozen=True, kw_only=True):
     """How much was read."""
 
     num_ranks: int
@@ -125,8 +121,7 @@ class RunTotals:
     """Rows of device time, of host time in host mode; ``None`` where they were not counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analysis:
+class Analysis(Struct, frozen=True, kw_only=True):
     """Every number of the report; stored as ``analysis.json``."""
 
     schema_version: str = ANALYSIS_VERSION

@@ -6,12 +6,13 @@ Whoever needs to know what an engine does asks here, not for the engine's name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, kw_only=True)
-class Scheme:
+
+class Scheme(Struct, frozen=True, kw_only=True):
     """How a run shares its model states among ranks."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from zerotrace.model.finding import Place
 
@@ -21,8 +22,7 @@ class StragglerVerdict(str, Enum):
     """All ranks arrive together, as far as their clocks tell."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnTime:
+class OwnTime(Struct, frozen=True, kw_only=True):
     """What a rank does by itself between two collectives of one group, nanoseconds. The parts add up to the total."""
 
     total_ns: int
@@ -37,8 +37,7 @@ class OwnTime:
     """Launched but held back, or without a launch in the trace."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lateness:
+class Lateness(Struct, frozen=True, kw_only=True):
     """How one rank arrives at the collectives that it takes part in.
 
     A rank's *lateness* at a collective at which it is last is its start less that of the rank before it: how much
@@ -72,8 +71,7 @@ class Lateness:
     """``own − before``, part by part: what it had more of. ``more.total + began`` is its lateness."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepLateness(Lateness):
+class StepLateness(Lateness, frozen=True, kw_only=True):
     """How one rank arrives in one step."""
 
     step: int | None
@@ -84,8 +82,7 @@ class StepLateness(Lateness):
     """Lateness of the group at these, summed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LateGroup:
+class LateGroup(Struct, frozen=True, kw_only=True):
     """Ranks that arrive together, after all others, more often than chance explains.
 
     The *lateness* of a group at a collective at which all of it starts after all other members is the start of its
@@ -128,8 +125,7 @@ class LateGroup:
     """The own time ahead of its longest new delay, of the first of the group to start."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stragglers:
+class Stragglers(Struct, frozen=True, kw_only=True):
     """Whether some rank, or group of ranks, is late more often than chance explains, with what that is judged by."""
 
     verdict: StragglerVerdict

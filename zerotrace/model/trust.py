@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bound:
+class Bound(Struct, frozen=True, kw_only=True):
     """The least and the most that a figure can be, whatever the unclassified kernels are."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class FigureBounds:
+class FigureBounds(Struct, frozen=True, kw_only=True):
     """Bounds of one rank's mean step."""
 
     unclassified_ns: float
@@ -26,8 +24,7 @@ class FigureBounds:
     """``None`` where there may be no communication at all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trust:
+class Trust(Struct, frozen=True, kw_only=True):
     """What weakens the figures. Counts are over all ranks; ``None`` means unknown, never zero."""
 
     unclassified_ratio: float

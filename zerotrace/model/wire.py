@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class CollectiveKind(str, Enum):
@@ -45,8 +46,7 @@ class Origin(str, Enum):
     """Read off the traffic itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireTraffic:
+class WireTraffic(Struct, frozen=True, kw_only=True):
     """All collectives of one kind and role: the mean of a step and rank."""
 
     kind: CollectiveKind
@@ -66,8 +66,7 @@ class WireTraffic:
     """Why bytes are unknown, where they are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireKey:
+class WireKey(Struct, frozen=True, kw_only=True):
     """A key of DeepSpeed's configuration, or a setting of one of torch's engines."""
 
     key: str
@@ -78,8 +77,7 @@ class WireKey:
     """Whether that is DeepSpeed's default, because the configuration does not name the key; ``None`` for torch's."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireCause:
+class WireCause(Struct, frozen=True, kw_only=True):
     """One reason why a step sends another number of bytes than theory says. Causes add up to the gap."""
 
     code: str
@@ -99,8 +97,7 @@ class WireCause:
     """What in the trace shows it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireLedger:
+class WireLedger(Struct, frozen=True, kw_only=True):
     """Bytes sent a rank and step, beside theory.
 
     ``ratio = Σ sent bytes / (2Ψ bytes × (N−1)/N)``: 2 for an all-reduce of the bf16 gradients, 3 for stage 3 in

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.labelled import find_labels
 from zerotrace.labels import Label, LabelEvent, Phase
@@ -22,8 +22,7 @@ BAND_KINDS: tuple[str, ...] = (
 _WANTED = frozenset({LabelEvent.PHASE, LabelEvent.FORWARD, LabelEvent.BACKWARD})
 
 
-@dataclass(frozen=True, eq=False)
-class BandRows:
+class BandRows(Struct, frozen=True, eq=False):
     """Phases and modules of one rank. All arrays have one length, sorted by start, the longest first.
 
     Attributes:

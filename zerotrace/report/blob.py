@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.report.rows import Ints
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """Where one column lies in the blob."""
 
     offset: int

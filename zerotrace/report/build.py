@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zerotrace.analysis.diagnostics import group_diagnostics
 from zerotrace.analysis.ranks import shown_ranks
@@ -129,8 +130,7 @@ def _of_shown(analysis: Analysis, events: Iterable[tuple[int, pa.Table]]) -> Ite
     return ((rank, table) for rank, table in events if ranks is None or rank in ranks)
 
 
-@dataclasses.dataclass(frozen=True)
-class _AnalysisCopy:
+class _AnalysisCopy(Struct, frozen=True):
     """What the page can be asked for as ``analysis.json``."""
 
     text: str | None
@@ -149,7 +149,7 @@ def _copy(analysis: Analysis) -> _AnalysisCopy:
 
 
 def _header(record: Any) -> dict[str, Any]:
-    return {f.name: plain(getattr(record, f.name)) for f in dataclasses.fields(record) if f.name != "data"}
+    return {name: plain(value) for name, value in asdict(record).items() if name != "data"}
 
 
 def _page_data(

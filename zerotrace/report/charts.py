@@ -5,15 +5,15 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.report.embed import printable
 from zerotrace.report.words import Shown, figures_in, joined, parts_of, tell
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """One figure, with its words."""
 
     id: str
@@ -96,8 +96,7 @@ def label_px(labels: Sequence[str], most: int = 240) -> int:
     return min(most, max(56, round(6.4 * max((len(label) for label in labels), default=0)) + 14))
 
 
-@dataclass(frozen=True)
-class BarRow:
+class BarRow(Struct, frozen=True):
     """One line of a picture of lying bars: segments of role, start and length, and the figure at the end."""
 
     label: str

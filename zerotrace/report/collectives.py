@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.model import STEP_ALL, CollectiveFigures, CollectiveKind, Collectives, StepArrivals
 from zerotrace.report.charts import Chart, chart_text, decades, label_px, log_axis
@@ -32,8 +33,7 @@ _OTHERS = ("overlapped", "triangle-up", "▲", "others")
 _GUIDES_GBPS = (1, 10, 100)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplePoint:
+class SamplePoint(Struct, frozen=True, kw_only=True):
     """One collective of the sample."""
 
     name: str
@@ -43,8 +43,7 @@ class SamplePoint:
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectivesSection:
+class CollectivesSection(Struct, frozen=True, kw_only=True):
     """What the section shows."""
 
     lead: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.report.charts import Chart, chart_text, escaped
 from zerotrace.report.words import joined, tell
@@ -21,8 +22,7 @@ _LINE_WIDTH = 0.84
 _STRIP_WIDTH = 0.16
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One part of a column."""
 
     role: str
@@ -32,8 +32,7 @@ class Segment:
     """What stands in it, where there is room."""
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """Something that is part of a segment and no addition to it: drawn along the right edge of its column."""
 
     role: str
@@ -42,8 +41,7 @@ class Strip:
     hover: str
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One run: what it is called, its parts from the axis up, and the figure that stands under its name."""
 
     label: str
@@ -52,8 +50,7 @@ class Column:
     strip: Strip | None = None
 
 
-@dataclass(frozen=True)
-class TheoryLine:
+class TheoryLine(Struct, frozen=True):
     """What each column would reach by theory; ``None`` where theory says nothing."""
 
     role: str

@@ -7,8 +7,9 @@ comes from the analysis; positions of bars are the partition laid end to end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode
 from zerotrace.report.embed import printable
@@ -21,8 +22,7 @@ MAX_BARS = 256
 """Nine marks a bar at most: 256 bars stay under 3,000 SVG marks."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepBar:
+class StepBar(Struct, frozen=True, kw_only=True):
     """One bar: a step of a rank, or a rank's mean step. Nanoseconds; ``None`` is unknown."""
 
     rank: int
@@ -42,8 +42,7 @@ class StepBar:
     other_idle_ns: float | None
 
 
-@dataclass(frozen=True)
-class StepFigure:
+class StepFigure(Struct, frozen=True):
     """The figure of section 2 with its words."""
 
     caption: str

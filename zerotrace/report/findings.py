@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model import MOST_FINDINGS, Analysis, Finding, Gain
 from zerotrace.report.payload import TimelinePayload
@@ -10,8 +10,7 @@ from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import format_bytes, format_ns
 
 
-@dataclass(frozen=True, kw_only=True)
-class FindingEntry:
+class FindingEntry(Struct, frozen=True, kw_only=True):
     """One finding as the page shows it."""
 
     finding: Finding

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.analysis.gathers.figures import MAX_HELD
 from zerotrace.model import Analysis, GatherGroup, GatherReport, HeldGather, SlackBin
@@ -26,8 +27,7 @@ _LEGEND = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldRow:
+class HeldRow(Struct, frozen=True, kw_only=True):
     """A gather that holds compute back, with its place in the timeline."""
 
     kind: str
@@ -35,8 +35,7 @@ class HeldRow:
     href: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupRow:
+class GroupRow(Struct, frozen=True, kw_only=True):
     """Gathers of one kind or phase."""
 
     what: str
@@ -44,8 +43,7 @@ class GroupRow:
     group: GatherGroup
 
 
-@dataclass(frozen=True, kw_only=True)
-class GathersSection:
+class GathersSection(Struct, frozen=True, kw_only=True):
     """What the section shows."""
 
     report: GatherReport

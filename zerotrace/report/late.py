@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zerotrace.model import Analysis
 from zerotrace.report.gather_words import module_name
@@ -19,8 +19,7 @@ LATE_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LateGathers:
+class LateGathers(Struct, frozen=True):
     """What keys jump to."""
 
     groups: dict[str, list[list[int | None]]]

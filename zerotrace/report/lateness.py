@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model import LateGroup, Lateness, Stragglers
 from zerotrace.report.words import counted, tell
@@ -12,8 +12,7 @@ MAX_RANKS = 512
 MAX_OF_MANY = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class LatenessPart:
+class LatenessPart(Struct, frozen=True, kw_only=True):
     """What the section shows of it."""
 
     sentence: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zerotrace.report.rows import Ints
 from zerotrace.tables import ints, optional_ints
@@ -22,8 +21,7 @@ _KB_A_GB = 1_000_000
 _MAX = (1 << 48) - 1
 
 
-@dataclass(frozen=True, eq=False)
-class Meetings:
+class Meetings(Struct, frozen=True, eq=False):
     """The matched rows of a run.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.model import (
     LedgerLine,
@@ -41,16 +42,14 @@ _AT_PEAK = "at the peak"
 _INSTANTS = {"loss": "the loss", "reduce": "the first reduction", "step": "the optimizer's step"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class LineRow:
+class LineRow(Struct, frozen=True, kw_only=True):
     """One line of the engine's ledger, and the instant that it belongs to."""
 
     when: str
     line: LedgerLine
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemorySection:
+class MemorySection(Struct, frozen=True, kw_only=True):
     """What the section shows."""
 
     memory: MemoryReport
@@ -63,8 +62,7 @@ class MemorySection:
     lines: tuple[LineRow, ...]
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """One bar: what holds how many bytes, an owner once or in several parts, and the figure at its end."""
 
     label: str

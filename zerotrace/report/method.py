@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.model import Analysis, Attribution, Category, ClockReport, HostClock, HtaOverlap, KernelTime, Mode
 from zerotrace.report.summary import UNKNOWN
@@ -23,8 +24,7 @@ MAX_HOSTS = 64
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(Struct, frozen=True):
     """One word of the page."""
 
     term: str
@@ -34,8 +34,7 @@ class Definition:
     """The colour in which figures draw it."""
 
 
-@dataclass(frozen=True)
-class HtaComparison:
+class HtaComparison(Struct, frozen=True):
     """HTA's figure and ours for one quantity of one rank."""
 
     rank: int

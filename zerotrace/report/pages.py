@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -11,6 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zerotrace.report import embed, method, summary
 from zerotrace.report.collectives import kind_name
@@ -68,8 +69,8 @@ def render_page(template: str, scripts: Sequence[str], *, version: str, page_dat
 
 def plain(value: Any) -> Any:
     """A record as strict JSON has it: enums by value, what is not finite as ``None``, texts of megabytes cut."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        return {name: plain(item) for name, item in asdict(value).items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

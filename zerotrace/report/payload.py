@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.model import Analysis, Category
 from zerotrace.report.bands import BandRows, band_note, rank_bands
@@ -50,8 +50,7 @@ _MAX_EXACT = 1 << 53
 _MAX_SHORT_LANES = 1 << 16
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """One timeline of its own: the rows of one rank on one device."""
 
     rank: int
@@ -68,8 +67,7 @@ class Group:
     columns: dict[str, Column]
 
 
-@dataclass(frozen=True)
-class Bands:
+class Bands(Struct, frozen=True):
     """Phases and modules of one rank, as its host's labels say."""
 
     rank: int
@@ -81,8 +79,7 @@ class Bands:
     columns: dict[str, Column]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """A step window, in nanoseconds from the base of its rank."""
 
     rank: int
@@ -91,8 +88,7 @@ class Window:
     end_ns: int
 
 
-@dataclass(frozen=True)
-class TimelinePayload:
+class TimelinePayload(Struct, frozen=True):
     """Header and bytes of the timeline."""
 
     groups: tuple[Group, ...]
@@ -112,7 +108,7 @@ class TimelinePayload:
     names: Column
     num_intervals: int
     note: str | None
-    data: bytes = field(repr=False)
+    data: bytes
 
 
 def encode_timeline(
@@ -164,8 +160,7 @@ def encode_timeline(
     )
 
 
-@dataclass(frozen=True)
-class _Times:
+class _Times(Struct, frozen=True):
     """Starts and durations as they are written."""
 
     first_ns: int

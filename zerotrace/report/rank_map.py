@@ -8,9 +8,9 @@ The figures of every rank follow as UTF-8 JSON, one list a column: what the page
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.ranks.figures import step_cells
 from zerotrace.model import Analysis, RankFigures, RankOverview
@@ -20,8 +20,7 @@ from zerotrace.report.embed import gzip_base64
 _MAX = (1 << 48) - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankMap:
+class RankMap(Struct, frozen=True, kw_only=True):
     """Header and bytes of the map."""
 
     ranks: tuple[int, ...]
@@ -30,7 +29,7 @@ class RankMap:
     steps: tuple[int, ...]
     figures: dict[str, Column]
     table: Column
-    data: str = field(repr=False)
+    data: str
     """Base64 of gzip."""
 
 
@@ -64,6 +63,6 @@ def encode_map(analysis: Analysis, overview: RankOverview) -> RankMap:
 
 def _table(overview: RankOverview) -> bytes:
     """The figures of every rank as ``[names, column, column ...]``."""
-    names = [f.name for f in fields(RankFigures)]
+    names = RankFigures.__struct_fields__
     columns = [[getattr(one, name) for one in overview.ranks] for name in names]
     return json.dumps([names, *columns], separators=(",", ":")).encode()

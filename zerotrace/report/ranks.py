@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.model import Analysis, RankFigure, RankFigures, RankOverview, RankSpread, StepSpread
 from zerotrace.report.rank_map import RankMap, encode_map
@@ -23,8 +24,7 @@ from 'partition.parquet' where compute_ns is not null
 group by rank order by compute_ms desc"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One bar of a histogram, in its own units."""
 
     x: float
@@ -34,8 +34,7 @@ class Bar:
     """Whether the ranks in it stand out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpreadRow:
+class SpreadRow(Struct, frozen=True, kw_only=True):
     """How one figure spreads."""
 
     name: str
@@ -49,24 +48,21 @@ class SpreadRow:
         return figure_text(self.spread.figure, value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepRow:
+class StepRow(Struct, frozen=True, kw_only=True):
     """How one figure of one step spreads."""
 
     name: str
     spread: StepSpread
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownRow:
+class ShownRow(Struct, frozen=True, kw_only=True):
     """One rank that is shown in full."""
 
     figures: RankFigures
     reasons: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One figure of the map."""
 
     figure: str
@@ -76,8 +72,7 @@ class Panel:
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class RanksSection:
+class RanksSection(Struct, frozen=True, kw_only=True):
     """What the section shows."""
 
     overview: RankOverview

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zerotrace.model import Category
 from zerotrace.report.embed import printable
@@ -34,8 +34,7 @@ _DTYPE_BYTES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """What the rows of one collective have in common."""
 
     name: str
@@ -46,8 +45,7 @@ class Collective:
     out_bytes: int | None
 
 
-@dataclass
-class Rows:
+class Rows(Struct):
     """Rows of one group while the payload is put together; all arrays of one length, sorted by start."""
 
     rank: int

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.model import STEP_ALL, Analysis, Attribution, Mode, Spread
 from zerotrace.report.words import Named, Shown, counted, joined, shown, tell
@@ -16,8 +18,7 @@ _ENGINES = {"deepspeed": "DeepSpeed"}
 _VERSIONS = (("deepspeed", "DeepSpeed"), ("torch", "torch"), ("nccl", "NCCL"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tile:
+class Tile(Struct, frozen=True, kw_only=True):
     """One figure of the verdict. The values are those of the analysis, for whoever reads the page by program."""
 
     key: str

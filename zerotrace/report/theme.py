@@ -6,11 +6,11 @@ colour-vision deficiencies, and exposed communication is hatched too, so that no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from msgspec import Struct
+from msgspec.structs import asdict
 
 
-@dataclass(frozen=True, kw_only=True)
-class Theme:
+class Theme(Struct, frozen=True, kw_only=True):
     """One set of colours, as CSS hexadecimal colours."""
 
     background: str
@@ -47,7 +47,7 @@ class Theme:
 
     def css_variables(self) -> str:
         """The colours as declarations of CSS custom properties: ``--on-compute: #fff; …``."""
-        return " ".join(f"--{f.name.replace('_', '-')}: {getattr(self, f.name)};" for f in fields(self))
+        return " ".join(f"--{name.replace('_', '-')}: {color};" for name, color in asdict(self).items())
 
 
 LIGHT = Theme(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.model import Trust
 from zerotrace.report.words import Named, joined, shown, tell
 from zerotrace.units import format_count, format_ns, format_ratio
 
 
-@dataclass(frozen=True)
-class TrustRow:
+class TrustRow(Struct, frozen=True):
     """One thing that could weaken the figures."""
 
     key: str

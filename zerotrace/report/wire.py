@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model import Origin, WireCause, WireLedger, WireRole
 from zerotrace.report.charts import BarRow, Chart, bar_layout, bar_traces
@@ -26,8 +26,7 @@ _BY_LABEL = " The trace of gloo tells no sizes: they are those of the labels, wi
 _UNEXPLAINED = "unexplained"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireSection:
+class WireSection(Struct, frozen=True, kw_only=True):
     """What the section shows."""
 
     lead: str

@@ -6,8 +6,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec import Struct
 
 from zerotrace.model import Unit
 
@@ -58,8 +59,7 @@ class ConditionError(ValueError):
         self.figure = figure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """``figure operator threshold``."""
 
     text: str

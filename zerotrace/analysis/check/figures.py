@@ -7,9 +7,10 @@ A figure over ranks has four names: ``exposed_ns`` is that of the rank where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from statistics import median
+
+from msgspec import Struct
 
 from zerotrace.analysis.work import tokens_a_step
 from zerotrace.model import (
@@ -29,8 +30,7 @@ from zerotrace.units import NS_PER_S
 _Reason = Callable[[Analysis], str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FigureSpec:
+class FigureSpec(Struct, frozen=True, kw_only=True):
     """A figure by name."""
 
     name: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.analysis.ablation import CERTAIN, mean_error
 from zerotrace.analysis.findings.noise import FEW_STEPS, FLOOR_RATIO, deviation, median_error, slowest_steps
@@ -13,8 +14,7 @@ from zerotrace.model import Analysis, StepPartition, WindowKind
 StepFigure = Callable[[StepPartition], "int | None"]
 
 
-@dataclass(frozen=True)
-class Band:
+class Band(Struct, frozen=True):
     """What two figures may differ by and still be equal."""
 
     width: float

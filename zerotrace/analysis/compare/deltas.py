@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
+
+from msgspec import Struct
 
 from zerotrace.analysis.ablation import CERTAIN
 from zerotrace.model import Change, ComparedRun, Delta, HeldMemory, Owner, OwnerBytes, Quantity, Repeats
@@ -167,8 +168,7 @@ def delta_words(before: str, after: str, changes: Sequence[Change]) -> str:
     return f"{'S' + after[1:] if after.startswith(('stage ', 'single ')) else after} {listed}."
 
 
-@dataclass(frozen=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """A difference in words; what it is held against is named behind the first of a sentence."""
 
     text: str

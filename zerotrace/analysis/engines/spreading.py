@@ -6,9 +6,10 @@ import platform
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from zerotrace.errors import EngineError
 
@@ -19,8 +20,7 @@ _STARTS = 10
 _START_S = 0.5
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """What is left of a task that ended with the process or the machine that it ran on."""
 
     reason: str

@@ -7,7 +7,8 @@ decided here, once for all rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.analysis.findings import coordinator, gathers, host, memory, overlap, ranks, reductions, traffic
 from zerotrace.analysis.findings.noise import step_noise_ns
@@ -28,8 +29,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scale:
+class _Scale(Struct, frozen=True, kw_only=True):
     """What the costs of a run are measured against."""
 
     step_ns: float

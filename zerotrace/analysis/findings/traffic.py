@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.analysis.findings.memory import SMALLER_BUCKET
 from zerotrace.analysis.findings.torch_knobs import keep_parameters, smaller_reductions, torch_engine
@@ -193,8 +194,7 @@ def _kinds(collectives: Collectives, traffic: Sequence[WireTraffic]) -> tuple[in
     )
 
 
-@dataclass(frozen=True)
-class _Time:
+class _Time(Struct, frozen=True):
     """What some kinds of collectives take, mean of a step and rank."""
 
     duration_ns: float

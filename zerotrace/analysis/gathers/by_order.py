@@ -10,9 +10,10 @@ kind otherwise.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.gathers.calls import Order
@@ -27,8 +28,7 @@ _STEP = PHASES.index(Phase.STEP)
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, eq=False)
-class GatherRows:
+class GatherRows(Struct, frozen=True, eq=False):
     """All-gathers that no label explains. Columns have one entry each.
 
     Attributes:
@@ -50,8 +50,7 @@ class GatherRows:
     ends_beside: BoolArray
 
 
-@dataclass(frozen=True, eq=False)
-class Inference:
+class Inference(Struct, frozen=True, eq=False):
     """What the order of calls tells of the gathers.
 
     Attributes:

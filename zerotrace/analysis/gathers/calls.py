@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from zerotrace.analysis.collectives import ABSENT, comm_rows
 from zerotrace.analysis.kinds import kind_of
@@ -17,8 +18,7 @@ from zerotrace.model import Category, CollectiveKind
 from zerotrace.tables import BoolArray, codes_and_names, equals, ints, optional_ints
 
 
-@dataclass(frozen=True, eq=False)
-class Calls:
+class Calls(Struct, frozen=True, eq=False):
     """Where rows of communication were called from. All columns have one entry a row of communication.
 
     Attributes:
@@ -41,7 +41,7 @@ class Calls:
 
     def take(self, rows: Int64Array) -> Calls:
         """The calls of some of the rows."""
-        return Calls(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        return Calls(**{name: column[rows] for name, column in asdict(self).items()})
 
 
 def find_calls(events: pa.Table, launches: Launches, *, has_links: bool) -> Calls:
@@ -104,8 +104,7 @@ def _by_order(
     return time, done, pid, tid
 
 
-@dataclass(frozen=True, eq=False)
-class Order:
+class Order(Struct, frozen=True, eq=False):
     """What the host asked one device for, in the order in which it asked.
 
     Attributes:
@@ -135,8 +134,7 @@ class Order:
         return np.append(self.started, ABSENT)[following]
 
 
-@dataclass(frozen=True, eq=False)
-class ComputeLaunches:
+class ComputeLaunches(Struct, frozen=True, eq=False):
     """The compute rows of one device; columns as in :class:`Order`."""
 
     launched: Int64Array
@@ -147,7 +145,7 @@ class ComputeLaunches:
     def of_all(cls, parts: Sequence[ComputeLaunches]) -> ComputeLaunches:
         """Those of several tables, in the order in which they were launched."""
         launched, started, stream = (
-            np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)
+            np.concatenate([getattr(part, name) for part in parts]) for name in cls.__struct_fields__
         )
         order = np.lexsort((started, stream, launched))
         return cls(launched[order], started[order], stream[order])

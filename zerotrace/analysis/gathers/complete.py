@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.gathers.rank import RankGathers
@@ -17,8 +17,7 @@ from zerotrace.labels import GatherKind
 _PREFETCH = KINDS.index(GatherKind.PREFETCH)
 
 
-@dataclass(frozen=True, eq=False)
-class CompleteGathers:
+class CompleteGathers(Struct, frozen=True, eq=False):
     """One rank's gathers. Columns have one entry a gather, absent where unknown.
 
     Attributes:

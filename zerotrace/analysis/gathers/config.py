@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zerotrace.model import RunManifest
 
@@ -12,8 +12,7 @@ _MAX_LIVE_PARAMETERS = 1_000_000_000
 _PERSISTENCE_THRESHOLD = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class ZeroConfig:
+class ZeroConfig(Struct, frozen=True, kw_only=True):
     """Sizes in elements; ``None`` where the configuration leaves it to others (``auto``)."""
 
     prefetch_bucket_size: int | None

@@ -7,10 +7,10 @@ oldest, so that the host cannot run ahead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.causes import idle_causes
 from zerotrace.analysis.collectives import ABSENT
@@ -28,8 +28,7 @@ _EVENT_SYNCHRONISE = "EventSynchronize"
 _RELEASE = f"zt{LABEL_VERSION}:{LabelEvent.RELEASE.value} "
 
 
-@dataclass(frozen=True, eq=False)
-class Coordinator:
+class Coordinator(Struct, frozen=True, eq=False):
     """The coordinator's part of each step; columns have one entry a step window, absent where unknown.
 
     Attributes:

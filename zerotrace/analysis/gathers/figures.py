@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.gathers.complete import CompleteGathers
@@ -40,8 +40,7 @@ _MS = 1_000_000
 SLACK_BORDERS_NS = (-100 * _MS, -10 * _MS, -_MS, -_MS // 10, 0, _MS // 10, _MS, 10 * _MS, 100 * _MS)
 
 
-@dataclass(frozen=True, eq=False)
-class _Columns:
+class _Columns(Struct, frozen=True, eq=False):
     """The gathers of all ranks; columns as in :class:`CompleteGathers` and what it holds."""
 
     rank: Int64Array
@@ -149,8 +148,7 @@ def totals(columns: _Columns, chosen: BoolArray) -> GatherTotals:
     return _totals(columns, chosen, _Groups(np.zeros(chosen.size, dtype=np.int64), 1))[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Groups:
+class _Groups(Struct, frozen=True, eq=False):
     """Rows that belong together, by the number of each row's group: all groups are summed at once."""
 
     which: Int64Array

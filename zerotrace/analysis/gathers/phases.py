@@ -7,10 +7,10 @@ backward of the step window), until compute is launched behind the first all-gat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.gathers.calls import Calls, Order
@@ -29,8 +29,7 @@ BACKWARD_OPERATOR = "autograd::engine::evaluate_function"
 OPTIMIZER_STEP = "Optimizer.step#"
 
 
-@dataclass(frozen=True, eq=False)
-class BackwardOperators:
+class BackwardOperators(Struct, frozen=True, eq=False):
     """The operators by which autograd runs the backward pass. Columns have one entry an operator.
 
     Attributes:
@@ -46,7 +45,7 @@ class BackwardOperators:
     @classmethod
     def of_all(cls, parts: Sequence[BackwardOperators]) -> BackwardOperators:
         """Those of several tables."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__struct_fields__))
 
 
 def backward_operators(events: pa.Table, counted: BoolArray) -> BackwardOperators:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.bandwidth import ELEMENT_BYTES
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
@@ -30,8 +31,7 @@ from zerotrace.tables import BoolArray, optional_ints
 _STEP = PHASES.index(Phase.STEP)
 
 
-@dataclass(frozen=True, eq=False)
-class RankGathers:
+class RankGathers(Struct, frozen=True, eq=False):
     """The gathers of one rank, in the order of submission. Numbers that are unknown are absent.
 
     Attributes:
@@ -53,8 +53,7 @@ class RankGathers:
         return len(self.found)
 
 
-@dataclass(frozen=True, eq=False)
-class Sought:
+class Sought(Struct, frozen=True, eq=False):
     """Where to look for the gathers of one rank.
 
     Attributes:
@@ -72,8 +71,7 @@ class Sought:
     device: int
 
 
-@dataclass(frozen=True, eq=False)
-class RankView:
+class RankView(Struct, frozen=True, eq=False):
     """What is known of one rank before its gathers are.
 
     Attributes:

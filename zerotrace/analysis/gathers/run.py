@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.across import Meeting
 from zerotrace.analysis.collectives import ABSENT
@@ -19,8 +20,7 @@ from zerotrace.intervals import Int64Array
 from zerotrace.model import Analysis, Diagnostic, GatherReport, Level
 
 
-@dataclass(frozen=True, eq=False)
-class RunGathers:
+class RunGathers(Struct, frozen=True, eq=False):
     """The gathers of a run.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zerotrace.ingest.columns import Texts
 from zerotrace.intervals import Int64Array
@@ -17,8 +18,7 @@ KINDS: tuple[GatherKind, ...] = tuple(GatherKind)
 PHASES: tuple[Phase, ...] = tuple(Phase)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Submissions:
+class Submissions(Struct, frozen=True, kw_only=True, eq=False):
     """Submissions of one rank. All columns have one entry a submission; numbers that are unknown are absent.
 
     Attributes:
@@ -57,14 +57,14 @@ class Submissions:
     def concatenate(cls, first: Submissions, second: Submissions) -> Submissions:
         """Both, the first ahead."""
         columns: dict[str, Any] = {}
-        for field in fields(cls):
-            pair = [getattr(part, field.name) for part in (first, second)]
-            columns[field.name] = Texts.concatenate(pair) if isinstance(pair[0], Texts) else np.concatenate(pair)
+        for name in cls.__struct_fields__:
+            pair = [getattr(part, name) for part in (first, second)]
+            columns[name] = Texts.concatenate(pair) if isinstance(pair[0], Texts) else np.concatenate(pair)
         return cls(**columns)
 
     def take(self, order: Int64Array) -> Submissions:
         """The submissions at ``order``."""
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = asdict(self)
         for name, column in columns.items():
             columns[name] = column.take(order) if isinstance(column, Texts) else column[order]
         return Submissions(**columns)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
 from zerotrace.analysis.partition import DeviceSets
 from zerotrace.intervals import Int64Array, Intervals
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
+class Pieces(Struct, frozen=True, eq=False):
     """The time of gathers as stretches; those of one gather share no instant.
 
     Attributes:
@@ -55,8 +54,7 @@ class Pieces:
         return total
 
 
-@dataclass(frozen=True, eq=False)
-class GatherTimes:
+class GatherTimes(Struct, frozen=True, eq=False):
     """Columns have one entry a gather, absent where it has no collective in the trace.
 
     Attributes:

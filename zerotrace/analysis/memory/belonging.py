@@ -8,9 +8,9 @@ are figures of no rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.ingest.owners import OwnedStorage, Owners
 from zerotrace.ingest.snapshot import Snapshot
@@ -29,8 +29,7 @@ _OUTSIDE_TOLERANCE = 0.1
 _HINT = "put the files that this capture wrote back into the folder, or capture again"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Believed:
+class Believed(Struct, frozen=True, kw_only=True):
     """What is left of a rank's two files."""
 
     use_owners: bool

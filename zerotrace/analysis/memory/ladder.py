@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from zerotrace.errors import LedgerError
 from zerotrace.ledger import decoder_shapes, deepspeed_ledger, paper_ledger, read_settings
 from zerotrace.model import EngineLedger, LadderStep, PaperLedger, RunManifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rung:
+class Rung(Struct, frozen=True, kw_only=True):
     """One run of a ladder: its ledgers, and what was resident on the rank that held most."""
 
     paper: PaperLedger

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.memory.naming import Names, name_blocks, part_of_holder, total_by_name
 from zerotrace.analysis.memory.replay import (
@@ -28,8 +29,7 @@ from zerotrace.tables import int_array, ints
 CURVE_POINTS = 120
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Measurement:
+class Measurement(Struct, frozen=True, kw_only=True, eq=False):
     """What a snapshot says: the figures, and the level of each owner after each event."""
 
     memory: RankMemory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.analysis.memory.replay import BEFORE, Lifetimes
 from zerotrace.analysis.memory.stacks import (
@@ -45,8 +45,7 @@ _WORKSPACE = (Owner.WORKSPACE, "matrix products (cuBLAS)")
 _Name = tuple[Owner, str]
 
 
-@dataclass(frozen=True, eq=False)
-class Names:
+class Names(Struct, frozen=True, eq=False):
     """The name of each lifetime, shape ``(n,)``."""
 
     distinct: tuple[_Name, ...]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.diagnostics import MEMORY_FAILED
 from zerotrace.analysis.engines import Engine, Lost, Processes, require_visible, spread
@@ -29,8 +30,7 @@ _TOLERANCE = 0.01
 _PUT_BACK = "put the file back, or capture again"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredRanks:
+class MeasuredRanks(Struct, frozen=True, kw_only=True):
     """What the memory windows of a run left, measured."""
 
     ranks: tuple[RankMemory, ...]
@@ -97,8 +97,7 @@ def measure_ranks(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     memory: RankMemory
     curve: MemoryCurve | None
     timeline: pa.Table | None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zerotrace.ingest.snapshot import ACTIONS, Snapshot
 from zerotrace.intervals import Int64Array
@@ -23,8 +23,7 @@ SMALL_BYTES = 1 << 20
 BEFORE = -1
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Lifetimes:
+class Lifetimes(Struct, frozen=True, kw_only=True, eq=False):
     """Every block that lived during the history, shape ``(n,)`` each."""
 
     address: Int64Array

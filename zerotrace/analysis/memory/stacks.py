@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.ingest.snapshot import Frame
 from zerotrace.model import Owner
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackRule:
+class StackRule(Struct, frozen=True, kw_only=True):
     """What an allocation by such a function is."""
 
     owners: tuple[tuple[Owner, str], ...]
@@ -124,8 +124,7 @@ _BEFORE = (Owner.OTHER, "from before the history")
 _PRODUCTS = ("torch/nn/modules/linear.py", "torch/nn/functional.py", "runtime/zero/linear.py", "torch/_tensor.py")
 
 
-@dataclass(frozen=True)
-class StackOwner:
+class StackOwner(Struct, frozen=True):
     """What the rules say of one stack."""
 
     owner: Owner

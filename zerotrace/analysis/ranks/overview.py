@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
+
+from msgspec.structs import replace
 
 from zerotrace.analysis.ranks.choice import choose_ranks
 from zerotrace.analysis.ranks.figures import Cells, rank_figures, step_cells, values_of

@@ -7,10 +7,10 @@ it say by which collective.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zerotrace.analysis.collectives import ABSENT
 from zerotrace.analysis.kinds import kind_of
@@ -29,8 +29,7 @@ _OPERATOR = "c10d::"
 _NOTHING_MOVED = ("barrier", "monitored_barrier")
 
 
-@dataclass(frozen=True)
-class _Moved:
+class _Moved(Struct, frozen=True):
     """All collectives of one label."""
 
     label: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from zerotrace.analysis.labelled import LabelTotal
 from zerotrace.labels import GatherKind, LabelEvent, Phase
@@ -17,8 +18,7 @@ THEORY_ELEMENT_BYTES = 2
 _WHOLE = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelMeans:
+class LabelMeans(Struct, frozen=True, kw_only=True):
     """What labels count in the mean step of a rank; ``None`` where no label says."""
 
     micro_steps: float | None
@@ -59,8 +59,7 @@ def label_means(totals: Mapping[int, Sequence[LabelTotal]], steps: Iterable[tupl
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """The mean step of a run whose traffic is known to the byte."""
 
     traffic: Sequence[WireTraffic]

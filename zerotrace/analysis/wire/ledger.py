@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.bandwidth import ELEMENT_BYTES
 from zerotrace.analysis.collectives import ABSENT
@@ -32,8 +33,7 @@ _MODEL_STATES = (WireRole.GRADIENTS, WireRole.PARAMETERS, WireRole.UPDATED)
 _MINOR = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerRequest:
+class LedgerRequest(Struct, frozen=True, kw_only=True):
     """What is known of a run beside its traffic."""
 
     manifest: RunManifest | None = None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 _ZERO = "zero_optimization"
 _MODEL_DTYPE = "that of the model"
@@ -43,8 +44,7 @@ _ALIASES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A key and the value in force."""
 
     key: str

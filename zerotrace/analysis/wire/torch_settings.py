@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from zerotrace.analysis.wire.facts import Facts
 from zerotrace.model import RESHARD, ShardGroupRecord, WireCause, WireKey

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zerotrace.analysis.bandwidth import bytes_moved
 from zerotrace.analysis.collectives import ABSENT, CollectiveRows
@@ -24,8 +25,7 @@ KINDS = tuple(CollectiveKind)
 ROLES = tuple(WireRole)
 
 
-@dataclass(frozen=True, eq=False)
-class RankTraffic:
+class RankTraffic(Struct, frozen=True, eq=False):
     """The collectives of ranks in their steps, counted. All columns have one entry a rank, step, kind and role.
 
     Attributes:

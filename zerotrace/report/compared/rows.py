@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zerotrace.model import ComparedRun
 from zerotrace.report.charts import Chart
@@ -12,8 +13,7 @@ from zerotrace.report.summary import UNKNOWN
 from zerotrace.report.words import joined, tell
 
 
-@dataclass(frozen=True)
-class TableRow:
+class TableRow(Struct, frozen=True):
     """One line of a table with a column a run."""
 
     key: str
@@ -26,8 +26,7 @@ class TableRow:
     """Whether it is a sum, or a figure beside the parts above it."""
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A chart, ``None`` where there is nothing to draw, and its table."""
 
     chart: Chart | None
