@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system."""
+"""Freed memory: kept while pieces of a trace come and go, and given back between the phases of reading one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ _LIBC = ctypes.CDLL(None)
 
 # What is made of fewer rows is soon needed again, and then takes longer to get than it is worth.
 _FEW_ROWS = 1 << 18
+
+
+# Parameters of glibc's mallopt.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep what is freed for what is asked for next, in this process and in copies of it.
+
+    By default it returns each piece of text and each column to the system at once, which hands out empty pages again
+    a moment later: a quarter of the time that reading takes. Where it is not glibc, nothing is changed.
+    """
+    mallopt = getattr(_LIBC, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 27)
 
 
 def give_back_memory(num_rows: int) -> None:

@@ -100,10 +100,12 @@ def analyze(
     from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
     from zerotrace.cli.watch import watching
+    from zerotrace.freed import keep_freed_memory
     from zerotrace.ingest.unpack import UnpackLimits
     from zerotrace.model import Attribution
     from zerotrace.store import ANALYSIS_FILE, REPORT_FILE, doubting
 
+    keep_freed_memory()
     renderer: Renderer | None = None
     if report:
         from zerotrace.report.build import TABLES, render
