@@ -24,6 +24,7 @@ from zerotrace.errors import CaptureError
         ("bucket_cap_mb=true", "setting_value", "Leave it out"),
         ("bucket_cap_mb=-1", "setting_value", "Leave it out"),
         ("bucket_cap_mb=NaN", "setting_value", "Leave it out"),
+        ("bucket_cap_mb=1e300", "setting_value", "Leave it out"),
         ("bucket_cap_mb=big", "setting_value", "Leave it out"),
         ("static_graph=True", "setting_invalid", "static_graph=true"),
     ],

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerotrace.capture import after_import
 from zerotrace.capture.attach_torch import TorchWatch
 from zerotrace.capture.engine_facts import count_params, describe_engine
-from zerotrace.capture.torch_program import ProgramEngine, as_engine, find_program
+from zerotrace.capture.torch_program import ProgramEngine, as_engine, count_models_beside, find_program
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,15 @@ def test_the_model_is_the_one_whose_parameters_the_optimizer_holds(found: list[A
     # It is looked for no longer.
     train(first, sgd(first))
     assert len(found) == 1
+
+
+def test_models_that_another_optimizer_updates_are_counted() -> None:
+    generator, judge = DistributedDataParallel(nn.Linear(4, 4)), DistributedDataParallel(nn.Linear(4, 4))
+    frozen = DistributedDataParallel(nn.Linear(4, 4))
+    frozen.module.requires_grad_(requires_grad=False)
+    assert count_models_beside(ProgramEngine(generator, sgd(generator))) == 1
+    both = torch.optim.SGD([*generator.parameters(), *judge.parameters()], lr=0.1)
+    assert count_models_beside(ProgramEngine(generator, both)) == 0
 
 
 class Master(torch.optim.Optimizer):

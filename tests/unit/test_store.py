@@ -183,6 +183,11 @@ def with_gauge(name: str, value: int) -> Callable[[Any], None]:
     return lambda manifest: manifest["ranks"][0].update({name: value})
 
 
+def with_bucket(elements: int, num_bytes: int) -> Callable[[Any], None]:
+    bucket = {"elements": elements, "bytes": num_bytes, "dtype": "float32", "params": ["wte.weight"]}
+    return lambda manifest: manifest.update(buckets=[bucket])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -203,6 +208,9 @@ def with_gauge(name: str, value: int) -> Callable[[Any], None]:
         (lambda m: m.update(micro_batch=-4), "micro_batch is -4"),
         (with_gauge("resident_bytes", -1), "resident_bytes of rank 0 is -1; expected no negative size"),
         (with_gauge("peak_bytes", 5), "peak_bytes of rank 0 is 5, its resident_bytes 7261079040"),
+        (with_bucket(-3, 4), "elements of buckets[0] is -3; expected no negative number"),
+        (with_bucket(300, 4), "bytes of buckets[0] is 4, its elements 300; expected no less"),
+        (with_bucket(10**12, 4 * 10**12), "buckets hold 1000000000000 elements, and model.num_params is 774090240"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(

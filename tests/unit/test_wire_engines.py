@@ -16,7 +16,7 @@ from tests.conftest import Analyse
 from tests.page.runs import manifest
 from tests.unit.test_wire import ALL_GATHER, ALL_REDUCE, PSI, REDUCE_SCATTER, Ledger, cause, causes, gather, ledger
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase
-from zerotrace.model import ModelShape, Origin, RunManifest, ShardGroupRecord, WireLedger, scheme_of
+from zerotrace.model import BucketRecord, ModelShape, Origin, RunManifest, ShardGroupRecord, WireLedger, scheme_of
 
 __all__ = ["ledger"]  # a fixture
 
@@ -76,6 +76,23 @@ def test_ddp_without_no_sync_reduces_in_every_micro_step(ledger: Ledger) -> None
     assert causes(found) == {"accumulation": 2.0}
     assert "no_sync" in cause(found, "accumulation").claim
     assert cause(found, "accumulation").keys == ()
+
+
+@pytest.mark.parametrize(
+    ("hooks", "dtype", "key", "confirmed"),
+    [
+        ([], "float32", ("gradients in DDP's buckets", '["float32"]'), True),
+        ([], "bfloat16", ("gradients in DDP's buckets", '["bfloat16"]'), None),
+        (["fp16_compress_hook"], "bfloat16", ("comm_hooks", '["fp16_compress_hook"]'), True),
+    ],
+)
+def test_gradients_that_ddp_reduces_in_fp32_name_its_buckets_or_a_hook(
+    ledger: Ledger, hooks: list[str], dtype: str, key: tuple[str, str], confirmed: bool | None
+) -> None:
+    bucket = BucketRecord(elements=PSI, bytes=4 * PSI, dtype=dtype, params=())
+    told = of_engine("ddp", engine_settings={"comm_hooks": hooks}, buckets=(bucket,))
+    one = cause(ledger((*ALL_REDUCE, {"dtype": "Float"}), told=told), "element_size")
+    assert ([(found.key, found.value) for found in one.keys], one.confirmed) == ([key], confirmed)
 
 
 def test_torch_s_zero_1_reduces_whole_gradients_and_broadcasts_what_it_updates(ledger: Ledger) -> None:

@@ -169,6 +169,16 @@ class Attachment:
                 f"The optimizer updates {num_models} models, each in torch's data parallelism; modules, gathers and "
                 "reductions are those of the largest."
             )
+        # With torch, which the program has imported by now.
+        from zerotrace.capture.torch_program import count_models_beside
+
+        if others := count_models_beside(engine):
+            models = "1 more model" if others == 1 else f"{others} more models"
+            self._notes.append(
+                f"The program has {models} in torch's data parallelism, which the first optimizer to step does not "
+                "update: only the steps of that optimizer are counted, and modules, parameters, theory and labels are "
+                "of its model, while time and bytes of the trace are of all."
+            )
         session, watch = self._new_session(engine), self._torch
         assert watch is not None
 

@@ -29,11 +29,16 @@ def check_settings(kind: EngineKind, settings: Sequence[tuple[str, Any]]) -> dic
             raise _unknown(kind, name)
         if not _fits(known[name], value):
             raise CaptureError(
-                f"--set {name}: the value is {value!r}; expected {_WORDS[known[name].type]}.",
+                f"--set {name}: the value is {value!r}; expected {_expected(known[name])}.",
                 code="setting_value",
                 hint=_default(known[name]),
             )
     return dict(settings)
+
+
+def _expected(setting: EngineSetting) -> str:
+    words = _WORDS[setting.type]
+    return words if setting.most is None else words.replace("0 or more", f"0 to {setting.most}")
 
 
 def _default(setting: EngineSetting) -> str:
@@ -48,7 +53,8 @@ def _fits(setting: EngineSetting, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     # No comparison with NaN is true; neither does infinity say anything.
-    return 0 <= value < float("inf") and (setting.type is float or isinstance(value, int))
+    in_range = 0 <= value < float("inf") and (setting.most is None or value <= setting.most)
+    return in_range and (setting.type is float or isinstance(value, int))
 
 
 def _unknown(kind: EngineKind, name: str) -> CaptureError:

@@ -15,6 +15,8 @@ class EngineSetting(Struct, frozen=True, kw_only=True):
     """``bool``, or ``int`` or ``float``, which are not negative."""
     default: Any
     """What the runner does where it is not set; ``None`` for what no value says."""
+    most: int | None = None
+    """The largest value that it takes; ``None`` where any does."""
 
     @property
     def option(self) -> str:
@@ -56,7 +58,8 @@ _TORCH = ("torch", "psutil")
 
 _DDP_SETTINGS = (
     # DDP's own is 25, with a first bucket of 1, which any number does away with.
-    EngineSetting(name="bucket_cap_mb", type=float, default=None),
+    # torch counts its bytes in 64 bits.
+    EngineSetting(name="bucket_cap_mb", type=float, default=None, most=1 << 40),
     EngineSetting(name="gradient_as_bucket_view", type=bool, default=False),
     EngineSetting(name="static_graph", type=bool, default=False),
 )

@@ -72,12 +72,8 @@ def find_program(optimizer: Any) -> tuple[ProgramEngine | None, int]:
     Returns:
         The engine, ``None`` if there is no such model; and how many models it was chosen from.
     """
-    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
-    # Types only: asking some objects what they are makes them import things.
-    alive = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
-    wrapped = [module for module in alive if is_parallel(module) and _holds(module, held)]
-    inside = {id(inner) for module in wrapped for inner in module.modules() if inner is not module}
-    roots = [module for module in wrapped if id(module) not in inside]
+    held, alive = _params_of(optimizer), _modules_alive()
+    roots = _outermost([module for module in alive if is_parallel(module) and _holds(module, held)])
     if not roots:
         return None, 0
     if len(roots) == 1:
@@ -88,6 +84,29 @@ def find_program(optimizer: Any) -> tuple[ProgramEngine | None, int]:
     if around:
         return ProgramEngine(min(around, key=lambda module: sum(1 for _ in module.modules())), optimizer), 1
     return ProgramEngine(max(roots, key=lambda root: sum(p.numel() for p in root.parameters())), optimizer), len(roots)
+
+
+def count_models_beside(engine: ProgramEngine) -> int:
+    """Models in torch's data parallelism that can be trained, and that this engine's optimizer does not update."""
+    held = _params_of(engine.optimizer)
+    parallel = _outermost([module for module in _modules_alive() if is_parallel(module)])
+    return sum(
+        not _holds(module, held) and any(param.requires_grad for param in module.parameters()) for module in parallel
+    )
+
+
+def _modules_alive() -> list[torch.nn.Module]:
+    # Types only: asking some objects what they are makes them import things.
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+
+
+def _outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    inside = {id(inner) for module in modules for inner in module.modules() if inner is not module}
+    return [module for module in modules if id(module) not in inside]
+
+
+def _params_of(optimizer: Any) -> set[int]:
+    return {id(param) for group in optimizer.param_groups for param in group["params"]}
 
 
 def _holds(module: torch.nn.Module, params: set[int]) -> bool:

@@ -14,6 +14,7 @@ def contradictions(manifest: RunManifest) -> Iterator[str]:
     """What cannot be, one sentence each: what was found, and what was expected."""
     yield from _of_sizes(manifest)
     yield from _of_stage(manifest)
+    yield from _of_parts(manifest)
     yield from _of_ranks(manifest)
     for record in manifest.ranks:
         yield from _of_windows(record)
@@ -42,6 +43,24 @@ def _of_stage(manifest: RunManifest) -> Iterator[str]:
     configured = zero.get("stage") if isinstance(zero, Mapping) else None
     if isinstance(configured, int) and configured != stage:
         yield f"stage is {stage}, and zero_optimization.stage of its ds_config {configured}; expected the same"
+
+
+def _of_parts(manifest: RunManifest) -> Iterator[str]:
+    """DDP's buckets and FSDP2's groups: parts of the parameters, none of them in two."""
+    buckets = [("bytes", bucket.elements, bucket.bytes) for bucket in manifest.buckets]
+    groups = [("padded_elements", group.elements, group.padded_elements) for group in manifest.shard_groups]
+    for name, parts in (("buckets", buckets), ("shard_groups", groups)):
+        for place, (more, elements, at_least) in enumerate(parts):
+            if elements < 0:
+                yield f"elements of {name}[{place}] is {elements}; expected no negative number"
+            elif at_least < elements:
+                yield f"{more} of {name}[{place}] is {at_least}, its elements {elements}; expected no less"
+        total = sum(elements for _, elements, _ in parts)
+        if total > manifest.model.num_params:
+            yield (
+                f"{name} hold {total} elements, and model.num_params is {manifest.model.num_params}; expected no more "
+                "than there are parameters"
+            )
 
 
 def _of_ranks(manifest: RunManifest) -> Iterator[str]:

@@ -29,8 +29,11 @@ def study_csv(comparison: Comparison) -> str:
 
 
 def stage_text(run: ComparedRun) -> str:
-    """The stage, or the engine where it has none."""
-    return run.engine if run.stage is None else str(run.stage)
+    """The stage, or the engine where it has none: with its variant, as ``fsdp2 kept``."""
+    if run.stage is not None:
+        return str(run.stage)
+    variant = (run.scheme or "").partition(", ")[2]
+    return f"{run.engine} {variant}".strip()
 
 
 def _scaled(value: float | None, unit: int) -> float | None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zerotrace.analysis.labelled import LabelTotal
 from zerotrace.labels import GatherKind, LabelEvent, Phase
-from zerotrace.model import CollectiveKind, ShardGroupRecord, WireRole, WireTraffic
+from zerotrace.model import BucketRecord, CollectiveKind, ShardGroupRecord, WireRole, WireTraffic
 
 #: Bytes of an element of bf16 or fp16, in which theory counts.
 THEORY_ELEMENT_BYTES = 2
@@ -81,6 +81,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """That engine's settings."""
     groups: Sequence[ShardGroupRecord] = ()
     """The groups of parameters that FSDP2 gathers together."""
+    buckets: Sequence[BucketRecord] = ()
+    """Those in which DDP reduces gradients."""
 
     @property
     def unit_bytes(self) -> float:

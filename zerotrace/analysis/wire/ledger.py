@@ -247,6 +247,7 @@ def _with_gap(ledger: WireLedger, told: LabelMeans, request: LedgerRequest) -> W
         engine=request.engine,
         settings=manifest.engine_settings if manifest is not None else None,
         groups=manifest.shard_groups if manifest is not None else (),
+        buckets=manifest.buckets if manifest is not None else (),
     )
     causes = find_causes(facts)
     theory = ledger.theory_ratio * facts.unit_bytes

@@ -66,12 +66,20 @@ def with_settings(cause: WireCause, engine: str, facts: Facts) -> WireCause:
             WireKey(key=f"{RESHARD} of {group.module or 'the root'}", value="false", is_default=None)
             for group in _kept(facts.groups)[:_MAX_GROUPS]
         ]
+    # Without a hook, DDP's gradients travel as wide as its parameters are.
+    elif cause.code == "element_size" and engine != "fsdp2" and not _hooks(settings) and facts.buckets:
+        types = json.dumps(sorted({bucket.dtype for bucket in facts.buckets}))
+        keys = [WireKey(key="gradients in DDP's buckets", value=types, is_default=None)]
     return replace(
         cause,
         claim=_CLAIMS.get((engine, cause.code), cause.claim),
         keys=tuple(keys),
         confirmed=_is_confirmed(cause, engine, facts),
     )
+
+
+def _hooks(settings: Mapping[str, Any] | None) -> Any:
+    return None if settings is None else settings.get("comm_hooks")
 
 
 def _key(name: str, settings: Mapping[str, Any] | None) -> WireKey:
@@ -93,7 +101,7 @@ def _is_confirmed(cause: WireCause, engine: str, facts: Facts) -> bool | None:
         return None
     if cause.code == "element_size":
         if engine != "fsdp2":
-            return bool(settings.get("comm_hooks")) or None  # without a hook the gradients are as wide as parameters
+            return bool(_hooks(settings)) or any("16" not in bucket.dtype for bucket in facts.buckets) or None
         return any("32" in str(settings.get(name)) for name in ("reduce_dtype", "param_dtype"))
     if cause.code != "kept":
         return settings.get(RESHARD) is not False
