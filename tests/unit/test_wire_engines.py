@@ -16,7 +16,16 @@ from tests.conftest import Analyse
 from tests.page.runs import manifest
 from tests.unit.test_wire import ALL_GATHER, ALL_REDUCE, PSI, REDUCE_SCATTER, Ledger, cause, causes, gather, ledger
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase
-from zerotrace.model import BucketRecord, ModelShape, Origin, RunManifest, ShardGroupRecord, WireLedger, scheme_of
+from zerotrace.model import (
+    BucketRecord,
+    LabelsRecord,
+    ModelShape,
+    Origin,
+    RunManifest,
+    ShardGroupRecord,
+    WireLedger,
+    scheme_of,
+)
 
 __all__ = ["ledger"]  # a fixture
 
@@ -185,6 +194,22 @@ def test_what_another_engine_does_contradicts_the_manifest(
     message = contradiction(analyse, tmp_path, of_engine(engine), *collectives)
     assert message is not None
     assert f"manifest.json says {name}, but the trace shows stage" in message
+
+
+@pytest.mark.parametrize(("world", "contradicts"), [(1, False), (2, True)])
+def test_without_a_labelled_gather_it_is_no_fsdp_2_unless_its_rank_is_alone(
+    analyse: Analyse, tmp_path: Path, world: int, contradicts: bool
+) -> None:
+    (tmp_path / "run").mkdir()
+    told = of_engine("fsdp2", world, labels=LabelsRecord(version=1, hooks=()))
+    (tmp_path / "run" / "manifest.json").write_bytes(msgspec.json.encode(told))
+    traces = [
+        TraceBuilder(rank, world).step(2, 0, 5000).compute(10, 20)
+        .label(Label(event=LabelEvent.REDUCE, elements=PSI, bytes=2 * PSI, num_params=1), 5, 30)
+        for rank in range(world)
+    ]  # fmt: skip
+    codes = {note.code for note in analyse(*traces).diagnostics}
+    assert ("stage_contradicts" in codes) is contradicts
 
 
 def on_gloo(analyse: Analyse, tmp_path: Path, told: RunManifest, *calls: tuple[str, Label | None]) -> WireLedger:

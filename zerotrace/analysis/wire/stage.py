@@ -84,7 +84,8 @@ def _by_labels(used: Sequence[LabelTotal], num_steps: int, manifest: RunManifest
         return frozenset(
             {3}
         ), f"{gathers / num_steps:.4g} parameter gathers, which only stage 3 and FSDP have, are labelled in a step"
-    if manifest is None or manifest.labels is None or manifest.labels.missing:
+    # A rank that is alone has all parameters, so that FSDP2 gathers none.
+    if manifest is None or manifest.labels is None or manifest.labels.missing or manifest.world_size == 1:
         return None
     return _ALL - {3}, "it is labelled, and no parameter gather is among the labels"
 
