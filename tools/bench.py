@@ -105,7 +105,11 @@ def timed(command: Sequence[str], limit_s: float) -> Timing | Failure:
     start = time.perf_counter()
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True)
-        status, usage = _wait(process.pid, start + limit_s)
+        try:
+            status, usage = _wait(process.pid, start + limit_s)
+        except BaseException:  # it is in a session of its own, which Ctrl-C does not reach
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         wall = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         if wall >= limit_s:
@@ -116,8 +120,7 @@ def timed(command: Sequence[str], limit_s: float) -> Timing | Failure:
             if (
                 process.returncode == -signal.SIGKILL
                 or "MemoryError" in last
-                or "malloc" in last
-                or "Unable to allocate" in last
+                or any(words in last for words in ("malloc", "bad_alloc", "Unable to allocate"))
             ):
                 return Failure("out of memory")
             return Failure(f"ended with {process.returncode}: {re.sub(r'/[^ ]*/', '', last)[:80]}")

@@ -231,7 +231,7 @@ def write_trace(
     """Writes a trace, gzipped if its name ends in ``.gz``.
 
     Args:
-        path: the file; its folder exists.
+        path: the file; its folder is made.
         num_bytes: what its text is to have, to within half a step: about 5 MB.
         rank: whose trace it is.
         world_size: of how many ranks.
@@ -245,6 +245,7 @@ def write_trace(
     sample = _Step(_random(seed, 1), 1, 0, 100, 0, world_size, plain)
     num_steps = max(1, round(num_bytes / sum(map(len, [*sample.host, *sample.device]))))
     written = 0
+    path.parent.mkdir(parents=True, exist_ok=True)
     with _opened(path) as stream:
 
         def put(text: str) -> None:

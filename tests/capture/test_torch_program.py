@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,26 @@ def test_models_that_another_optimizer_updates_are_counted() -> None:
     assert count_models_beside(ProgramEngine(generator, sgd(generator))) == 1
     both = torch.optim.SGD([*generator.parameters(), *judge.parameters()], lr=0.1)
     assert count_models_beside(ProgramEngine(generator, both)) == 0
+
+
+def test_parts_of_the_model_that_another_optimizer_updates_are_no_models() -> None:
+    model = nn.Sequential(*(DistributedDataParallel(nn.Linear(4, 4)) for _ in range(3)))
+    engine, _ = find_program(torch.optim.SGD([*model[0].parameters(), *model[2].parameters()], lr=0.1))
+    assert engine is not None
+    assert engine.parallel is model
+    assert count_models_beside(engine) == 0
+
+
+def test_a_model_is_found_that_the_program_has_taken_out_of_the_search_for_garbage() -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    gc.freeze()
+    try:
+        engine, _ = find_program(sgd(model))
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+    assert engine is not None
+    assert engine.parallel is model
 
 
 class Master(torch.optim.Optimizer):

@@ -258,3 +258,28 @@ def test_a_worker_whose_parent_was_dead_before_it_began_ends_itself() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "alive" not in done.stdout
     assert done.stdout.strip().isdigit()
+
+
+_SIGNAL_WHILE_IMPORTING = """
+import os, sys
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.meta_path.insert(0, Sender())
+from zerotrace.cli import main
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["numpy", "multiprocessing.reduction", "concurrent.futures.process"])
+def test_a_signal_in_the_middle_of_an_import_ends_the_command(module: str, sig: int, tmp_path: Path) -> None:
+    """Python may swallow an exception that comes up there, and the command would run on."""
+    one_step().write(tmp_path / "run")
+    command = [sys.executable, "-c", _SIGNAL_WHILE_IMPORTING, module, str(int(sig)), "analyze", str(tmp_path / "run")]
+    done = subprocess.run([*command, "--no-report", "--no-hta"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-sig, "")
+    assert not (tmp_path / "run" / "analysis").exists()

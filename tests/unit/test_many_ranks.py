@@ -116,3 +116,13 @@ def test_a_job_of_64_ranks_is_analysed(tmp_path: Path) -> None:
     assert_job_is_right(job, tmp_path)
     taken = processor_seconds(resource.getrusage(resource.RUSAGE_CHILDREN)) + time.process_time() - begin
     assert taken < 30
+
+
+@pytest.mark.parametrize(("num_ranks", "asked", "left_out"), [(16, None, False), (17, None, True), (17, False, False)])
+def test_hta_which_holds_all_ranks_at_once_is_run_of_few_unless_asked(
+    num_ranks: int, asked: bool | None, left_out: bool, tmp_path: Path
+) -> None:
+    folder = Job(num_ranks, 4, seed=1).write(tmp_path / "job")
+    analysis, _, _ = analyze([folder], options=AnalyzeOptions(hta=asked, jobs=1))
+    assert (analysis.hta is not None) is (asked is None and not left_out)
+    assert ("hta_left_out" in {note.code for note in analysis.diagnostics}) is left_out

@@ -97,6 +97,18 @@ _NO_LOCKS = Diagnostic(
 )
 
 
+#: Traces up to which HTA is run unless it is asked for: it holds those of all ranks at once, some 20 MiB each.
+MOST_HTA_RANKS = 16
+
+_TOO_MANY_FOR_HTA = Diagnostic(
+    code="hta_left_out",
+    level=Level.INFO,
+    message=f"HTA was not run: it holds the events of all ranks in memory at once, and there are more than "
+    f"{MOST_HTA_RANKS}",
+    hint="--hta runs it all the same; our figures do not use it",
+)
+
+
 class Renderer(Struct, frozen=True):
     """Something that draws an analysis; this module knows no page."""
 
@@ -112,8 +124,8 @@ class AnalyzeOptions(Struct, frozen=True, kw_only=True):
 
     attribution: Attribution = Attribution.CLIP
     """How device rows are given to steps."""
-    hta: bool = True
-    """Whether HTA's own analyses are run and stored beside ours."""
+    hta: bool | None = None
+    """Whether HTA's own analyses are run and stored beside ours; ``None`` for up to :data:`MOST_HTA_RANKS` traces."""
     jobs: int | None = None
     """Traces read at once; by default one a core, at most one a trace."""
     engine: EngineKind = EngineKind.PROCESSES
@@ -169,6 +181,7 @@ def analyze(
         raise TraceError(links[0].message, code="link_refused", hint=links[0].hint)
     if not candidates:
         raise no_traces_in(inputs)
+    with_hta = len(candidates) <= MOST_HTA_RANKS if options.hta is None else options.hta
     baseline = _read_baseline(options.baseline) if options.baseline else None
     manifest = read_manifest(run_folder)
     beside = memory_files(run_folder, manifest)
@@ -179,7 +192,7 @@ def analyze(
         options={
             "attribution": options.attribution.value,
             "baseline": baseline.mark if baseline else None,
-            "hta": options.hta,
+            "hta": with_hta,
             "report": render is not None,
             "stage": options.stage,
             "params": options.num_params,
@@ -237,8 +250,10 @@ def analyze(
         if measured.timeline is not None:
             write_arrow(folder, MEMORY, measured.timeline)
         analysis = _with_overlap_tax(analysis, meeting, readings, folder)
-        if options.hta:
+        if with_hta:
             analysis = _with_hta(analysis, folder)
+        elif options.hta is None:
+            analysis = replace(analysis, diagnostics=(*analysis.diagnostics, _TOO_MANY_FOR_HTA))
         analysis = with_derived(analysis, count_timed(folder))
         write_table(folder, STEPS, analysis.windows)
         write_table(folder, PARTITION, analysis.partition)

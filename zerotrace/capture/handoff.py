@@ -10,12 +10,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from zerotrace.capture.plan import CapturePlan
 from zerotrace.errors import CaptureError, ZerotraceError
-from zerotrace.model import BucketRecord, LabelsRecord, RankRecord, ShardGroupRecord, WindowKind, WindowRecord
+from zerotrace.model import BucketRecord, LabelsRecord, RankRecord, ShardGroupRecord
 
 #: Names the file that holds a rank's :class:`SessionPlan`, unique to the capture; set only inside of one. Where there
 #: is no launcher to write the file, it holds the plan itself, as JSON.
@@ -222,28 +223,7 @@ def read_report(path: Path) -> RankReport:
 
 def parse_report(text: str) -> RankReport:
     """A report from JSON."""
-    content = json.loads(text)
-    record = content.pop("record")
-    windows = tuple(
-        WindowRecord(kind=WindowKind(w["kind"]), first_step=w["first_step"], step_ns=tuple(w["step_ns"]))
-        for w in record.pop("windows")
-    )
-    labels = content.pop("labels")
-    if labels is not None:
-        labels = LabelsRecord(hooks=tuple(labels.pop("hooks")), **labels)
-    losses, notes = tuple(content.pop("losses")), tuple(content.pop("notes"))
-    buckets = tuple(BucketRecord(params=tuple(part.pop("params")), **part) for part in content.pop("buckets"))
-    groups = tuple(ShardGroupRecord(params=tuple(part.pop("params")), **part) for part in content.pop("shard_groups"))
-    return RankReport(
-        record=RankRecord(windows=windows, **record),
-        losses=losses,
-        buckets=buckets,
-        shard_groups=groups,
-        labels=labels,
-        notes=notes,
-        engine=_parse_engine(content.pop("engine")),
-        **content,
-    )
+    return msgspec.json.decode(text, type=RankReport)
 
 
 def problem_path(work_folder: Path, rank: int) -> Path:

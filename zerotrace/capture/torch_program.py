@@ -89,15 +89,22 @@ def find_program(optimizer: Any) -> tuple[ProgramEngine | None, int]:
 def count_models_beside(engine: ProgramEngine) -> int:
     """Models in torch's data parallelism that can be trained, and that this engine's optimizer does not update."""
     held = _params_of(engine.optimizer)
-    parallel = _outermost([module for module in _modules_alive() if is_parallel(module)])
+    own = {id(module) for module in engine.parallel.modules()}
+    parallel = _outermost([module for module in _modules_alive() if is_parallel(module) and id(module) not in own])
     return sum(
         not _holds(module, held) and any(param.requires_grad for param in module.parameters()) for module in parallel
     )
 
 
 def _modules_alive() -> list[torch.nn.Module]:
+    is_frozen = gc.get_freeze_count() > 0
+    if is_frozen:
+        gc.unfreeze()  # what a program has frozen would not be listed
     # Types only: asking some objects what they are makes them import things.
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    if is_frozen:
+        gc.freeze()
+    return found
 
 
 def _outermost(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:

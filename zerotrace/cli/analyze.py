@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     help="A capture of the same work on a single device (`zerotrace capture --engine single`): its step is subtracted.",
 )
 @click.option("--report/--no-report", default=True, help="Write report.html, or the tables alone.")
-@click.option("--hta/--no-hta", default=True, help="Run HTA's own analyses too, beside ours.")
+@click.option(
+    "--hta/--no-hta", default=None, help="Run HTA's own analyses too, beside ours; by default of up to 16 ranks."
+)
 @click.option("--stage", type=click.IntRange(0, 3), help="ZeRO stage of traces without a manifest.")
 @click.option(
     "--params",
@@ -74,7 +76,7 @@ def analyze(
     attribute: str,
     baseline: Path | Url | None,
     report: bool,
-    hta: bool,
+    hta: bool | None,
     stage: int | None,
     params: int | None,
     jobs: int | None,
@@ -95,7 +97,6 @@ def analyze(
         raise click.UsageError(f"--engine {engine} {'takes no' if address else 'needs an'} --address.")
     # Linear algebra is never used, and starting its threads takes longer than importing the rest of numpy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    end_in_order()
     from zerotrace.analysis.engines import EngineKind
     from zerotrace.analysis.run import AnalyzeOptions, Renderer
     from zerotrace.analysis.run import analyze as run
@@ -112,6 +113,7 @@ def analyze(
         from zerotrace.report.rows import EVENT_COLUMNS
 
         renderer = Renderer(render, EVENT_COLUMNS, TABLES)
+    end_in_order()  # after the imports: an exception in the middle of one may be swallowed, and nothing is begun yet
     with at_hand() as places:
         options = AnalyzeOptions(
             attribution=Attribution(attribute),

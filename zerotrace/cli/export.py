@@ -42,11 +42,11 @@ def export(folder: Path | Url, target: Path, host: bool, force: bool) -> None:
     kind, memory by owner, and threads. Arrows join the members of each collective.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in analyze
-    end_in_order()
     from zerotrace.export import export_perfetto
     from zerotrace.store import doubting
     from zerotrace.units import format_bytes, format_count
 
+    end_in_order()  # as in analyze
     with at_hand() as places:
         here = places.analysis(folder, tables=True)
         with doubting(here):

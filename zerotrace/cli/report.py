@@ -34,12 +34,12 @@ def report(folder: Path | Url, ranks: str | None) -> None:
     replaces the one that is there, in a store too.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in analyze
-    end_in_order()
     from zerotrace.analysis.ranks import parse_ranks
     from zerotrace.report.redraw import redraw
     from zerotrace.store import doubting
 
     asked = parse_ranks(ranks) if ranks is not None else ()
+    end_in_order()  # as in analyze
     with at_hand() as places:
         here = places.analysis(folder, tables=True)
         with doubting(here):

@@ -91,12 +91,12 @@ def end_in_order() -> None:
     """Turns SIGTERM and SIGHUP into an orderly exit, so that what is half done is removed."""
 
     def leave(sig: int, _frame: FrameType | None) -> NoReturn:
-        import multiprocessing
-
         # Workers are ended first, since the exit would wait for them; and if it waits all the same, not for long.
-        for worker in multiprocessing.active_children():
-            worker.kill()
         signal.alarm(_PATIENCE_S)
+        # Nothing is imported here: the signal may have come in the middle of that import, and then there is no worker.
+        workers = getattr(sys.modules.get("multiprocessing"), "active_children", None)
+        for worker in workers() if workers is not None else ():
+            worker.kill()
         raise SystemExit(128 + sig)
 
     for sig in (signal.SIGTERM, signal.SIGHUP):

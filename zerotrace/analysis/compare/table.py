@@ -33,7 +33,7 @@ def stage_text(run: ComparedRun) -> str:
     if run.stage is not None:
         return str(run.stage)
     variant = (run.scheme or "").partition(", ")[2]
-    return f"{run.engine} {variant}".strip()
+    return f"{run.engine} {variant}" if variant else run.engine
 
 
 def _scaled(value: float | None, unit: int) -> float | None:
