@@ -39,7 +39,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, str]:
     job = Job(NUM_RANKS, 40, seed=1, num_steps=NUM_STEPS, slow_us=((SLOW, 60.0),), ranks_a_host=8,
               clock_us=(0.0, 100.0, 200.0))  # fmt: skip
     folder = job.write(tmp_path_factory.mktemp("many") / "job")
-    found, place, _ = analyze([folder], options=AnalyzeOptions(jobs=1), render=Renderer(render, EVENT_COLUMNS, TABLES))
+    found, place, _ = analyze(
+        [folder], options=AnalyzeOptions(jobs=1, hta=True), render=Renderer(render, EVENT_COLUMNS, TABLES)
+    )
     return found, (place / "report.html").read_text(encoding="utf-8")
 
 
