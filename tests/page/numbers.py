@@ -22,6 +22,8 @@ ORDINALS = re.compile(
     r"\b(?:ZeRO-\d|(?:rank|ranks|step|steps|stage|device|stream|number|Profiled steps?) \d+(?:(?:, | to | and |–)\d+)*)"
 )
 
+_WHOLE_ORDINALS = re.compile(ORDINALS.pattern + r"(?![.,]?\d)")
+
 #: The page's own words that hold a number: formulas, units and limits, the same in every page.
 OWN_WORDS = (
     "at 1, 10 and", "100 GB/s", "Its 100 % runs", "2Ψ (N−1)/N", "16Ψ; 4Ψ + 12Ψ/N; 2Ψ + 14Ψ/N; 16Ψ/N", "stages 0 to 3",
@@ -100,7 +102,7 @@ def odd_numbers(page: Page, stored: str | bytes) -> tuple[int, list[str]]:
     told, found = Told.of(stored), page.evaluate(_READ, list(OWN_PLACES))
     odd = [*_odd_data(found["data"], told), *_odd_tiles(found["tiles"], told), *_odd_texts(found["texts"], told)]
     for name, chart in found["charts"]:
-        odd += [f"{name}: not drawn"] if not chart["isDrawn"] else _odd_chart(name, chart, told)
+        odd += [f"{name}: not drawn"] if not chart["isDrawn"] else odd_chart(name, chart, told)
     figures = sum(len(chart["figures"]) for _, chart in found["charts"])
     return len(found["data"]) + len(found["tiles"]) + figures, odd
 
@@ -149,7 +151,7 @@ def _odd_input(text: str, told: Told) -> Iterator[float | str]:
             yield word
 
 
-def _odd_chart(name: str, chart: Any, told: Told) -> Iterator[str]:
+def odd_chart(name: str, chart: Any, told: Told) -> Iterator[str]:
     for text, value in chart["figures"]:
         if value not in told.numbers:
             yield f"{name}: {text!r} is {value}, which is not in the JSON"
@@ -184,6 +186,9 @@ def reads_as(text: str, value: float) -> bool:
 
 
 def _without(text: str, known: Collection[str]) -> str:
+    # First those that end where they seem to: the 1 that a chart shows is no part of "step 10". The texts of a picture
+    # stand without a space between them, as in "stage 010.41", so that the others come last.
+    text = _WHOLE_ORDINALS.sub(" ", text)
     for one in known:
         text = text.replace(one, " ")
     return ORDINALS.sub(" ", text)

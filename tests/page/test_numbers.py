@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.captures import CpuCaptures
 from tests.page.conftest import OpenReport
-from tests.page.numbers import draw_all, odd_numbers, reads_as
+from tests.page.numbers import Told, draw_all, odd_chart, odd_numbers, reads_as
 from tests.page.runs import Run, host_run, hta_report, labelled_run, manifest, training_run
 from tests.page.test_compare import page_of
 from zerotrace.analysis.run import AnalyzeOptions, analyze
@@ -129,3 +129,17 @@ def test_a_number_that_is_worked_out_while_drawing_is_found(open_report: OpenRep
 )
 def test_a_text_reads_as_the_number_that_it_rounds(text: str, value: float, right: bool) -> None:
     assert reads_as(text, value) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "is_explained"),
+    [
+        ("rank 0, step 10: last at 6 of 42, 1.04 s", ["1.04 s", "42", "6", "1"], True),
+        ("rank 0, step 10: last at 6 of 42, 1.04 s", ["1.04 s", "6", "1"], False),
+        ("stage 010.41", ["10.41"], True),
+        ("stage 010.41", ["7"], False),
+    ],
+)
+def test_what_a_chart_shows_is_told_from_what_it_counts_by(text: str, shown: list[str], is_explained: bool) -> None:
+    chart = {"figures": [], "guides": shown, "texts": [text]}
+    assert (not list(odd_chart("chart", chart, Told()))) is is_explained
