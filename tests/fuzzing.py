@@ -1,4 +1,4 @@
-"""Inputs made from bytes, and what must hold of each: for the tests with hypothesis, the corpus, and tools/fuzz.py.
+"""Inputs made from bytes, and targets for them: for the tests with hypothesis, the corpus, and tools/fuzz.py.
 
 A *target* takes any bytes. It ends with a :class:`ZerotraceError`, which it swallows, or with a result whose identities
 it checks; every other end is a finding. The target ``mutated`` reads its bytes as a program: which run to start from,
@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import msgspec
-import pyarrow.parquet as pq
 from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.allocator import MIB, TinyAllocator
 from tests.builders import TraceBuilder
+from tests.identities import check_result
 from zerotrace.analysis.memory.measure import measure
 from zerotrace.analysis.run import AnalyzeOptions, Renderer, analyze
 from zerotrace.cli import main
@@ -44,10 +43,10 @@ from zerotrace.labels import (
     label_event,
     parse_label,
 )
-from zerotrace.model import Analysis, Attribution, StepPartition
+from zerotrace.model import Analysis, Attribution
 from zerotrace.report.build import render
 from zerotrace.report.rows import EVENT_COLUMNS
-from zerotrace.store import read_analysis, read_manifest
+from zerotrace.store import read_manifest
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "tests" / "corpus"
@@ -265,71 +264,6 @@ def fields_changed(program: bytes, record: Any) -> Any:
         if choices.below(4) == 0:
             break
     return record
-
-
-# ------------------------------------------------------------------ what must hold
-
-
-def check_result(analysis: Analysis, folder: Path) -> None:
-    """The identities of every result, in memory, in the tables and in the JSON."""
-    for part in analysis.partition:
-        _check_part(part, analysis.attribution)
-    for summary in analysis.ranks:
-        parts = [p for p in analysis.partition if (p.rank, p.device) == (summary.rank, summary.device) and p.known]
-        assert 0 < summary.num_steps <= len(parts)
-        assert abs(summary.comm_ns - summary.overlapped_ns - summary.exposed_ns) <= 1e-6 * max(summary.comm_ns, 1)
-        assert summary.overlap_ratio is None or 0 <= summary.overlap_ratio <= 1
-        low, high = min(p.comm_ns or 0 for p in parts), max(p.comm_ns or 0 for p in parts)
-        assert low - 1 <= summary.comm_ns <= high + 1
-    stored = json.loads((folder / "analysis.json").read_bytes(), parse_constant=_not_strict)
-    # None of what is stored may differ from what was returned.
-    assert len(stored["partition"]) == len(analysis.partition)
-    assert read_analysis(folder) == msgspec.json.decode(msgspec.json.encode(analysis), type=Analysis)
-    table = pq.read_table(folder / "partition.parquet").to_pylist()
-    assert sum(row["comm_ns"] or 0 for row in table) == sum(part.comm_ns or 0 for part in analysis.partition)
-    if (folder / "gathers.parquet").is_file():
-        for row in pq.read_table(folder / "gathers.parquet").to_pylist():
-            _check_gather(row)
-    for kind in analysis.collectives.kinds if analysis.collectives is not None else ():
-        assert kind.exposed_ns >= 0
-
-
-def _check_part(part: StepPartition, attribution: Attribution) -> None:
-    assert part.span_ns > 0
-    if not part.known:
-        return
-    compute, comm, overlapped, exposed = part.compute_ns, part.comm_ns, part.overlapped_ns, part.exposed_ns
-    assert compute is not None and comm is not None and overlapped is not None and exposed is not None
-    assert comm == overlapped + exposed
-    if attribution is Attribution.CLIP:
-        assert overlapped <= compute
-        assert part.copy_only_ns is not None and part.idle_ns is not None
-        assert part.span_ns == compute + exposed + part.copy_only_ns + part.idle_ns
-    _check_sum(part.idle_ns, part.host_bound_ns, part.stalled_ns, part.tail_ns, part.unlinked_ns)
-    _check_sum(exposed, part.exposed_transfer_ns, part.exposed_wait_ns)
-    _check_sum(exposed, part.blocking_queued_ns, part.blocking_sync_ns, part.shadow_ns)
-    figures = (compute, overlapped, exposed, part.copy_only_ns, part.idle_ns)
-    assert all(value is None or value >= 0 for value in figures)
-
-
-def _check_sum(whole: int | None, *parts: int | None) -> None:
-    known = [value for value in parts if value is not None]
-    assert all(value >= 0 for value in known)
-    if whole is not None and len(known) == len(parts):
-        assert whole == sum(known)
-
-
-def _check_gather(row: Mapping[str, Any]) -> None:
-    if row["gather_ns"] is None:
-        return
-    _check_sum(row["gather_ns"], row["hidden_ns"], row["exposed_ns"])
-    _check_sum(row["gather_ns"], row["transfer_ns"], row["wait_ns"])
-    assert row["blocking_ns"] is None or 0 <= row["blocking_ns"] <= row["exposed_ns"]
-    assert row["hidden_transfer_ns"] is None or 0 <= row["hidden_transfer_ns"] <= row["hidden_ns"]
-
-
-def _not_strict(constant: str) -> NoReturn:
-    raise AssertionError(f"{constant} is in analysis.json")
 
 
 # ------------------------------------------------------------------ targets

@@ -21,7 +21,7 @@ def keep_freed_memory() -> None:
     """Has the C library keep what is freed for what is asked for next, in this process and in copies of it.
 
     By default it returns each piece of text and each column to the system at once, which hands out empty pages again
-    a moment later: a quarter of the time that reading takes. Where it is not glibc, nothing is changed.
+    a moment later: up to a quarter of the time of an analysis. Where it is not glibc, nothing is changed.
     """
     mallopt = getattr(_LIBC, "mallopt", None)
     if mallopt is not None:

@@ -18,7 +18,6 @@ from tests.unit.test_wire import ALL_GATHER, ALL_REDUCE, PSI, REDUCE_SCATTER, Le
 from zerotrace.labels import GatherKind, Label, LabelEvent, Phase
 from zerotrace.model import (
     BucketRecord,
-    LabelsRecord,
     ModelShape,
     Origin,
     RunManifest,
@@ -151,65 +150,6 @@ def test_gradients_that_fsdp_2_reduces_in_fp32_name_its_setting(ledger: Ledger) 
     one = cause(found, "element_size")
     assert (one.keys[0].key, one.keys[0].value, one.confirmed) == ("reduce_dtype", '"float32"', True)
     assert not any("zero_optimization" in key.key for found in found.causes for key in found.keys)
-
-
-def contradiction(analyse: Analyse, tmp_path: Path, told: RunManifest, *collectives: Any) -> str | None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "manifest.json").write_bytes(msgspec.json.encode(told))
-    traces = []
-    for rank in range(4):
-        trace = TraceBuilder(rank, 4).step(2, 0, 5000).compute(10, 20)
-        for place, (name, elements) in enumerate(collectives):
-            trace.collective(name, 100 + 20 * place, 115 + 20 * place, elements=elements, ranks=(0, 1, 2, 3))
-        traces.append(trace)
-    notes = [note.message for note in analyse(*traces).diagnostics if note.code == "stage_contradicts"]
-    return notes[0] if notes else None
-
-
-@pytest.mark.parametrize(
-    ("engine", "collectives"),
-    [
-        ("ddp", (ALL_REDUCE,)),
-        ("zero1", (ALL_REDUCE, BROADCAST, BROADCAST)),
-        ("fsdp2", (ALL_GATHER, ALL_GATHER, REDUCE_SCATTER)),
-    ],
-)
-def test_what_an_engine_does_contradicts_no_manifest(
-    analyse: Analyse, tmp_path: Path, engine: str, collectives: Any
-) -> None:
-    assert contradiction(analyse, tmp_path, of_engine(engine), *collectives) is None
-
-
-@pytest.mark.parametrize(
-    ("engine", "name", "collectives"),
-    [
-        ("ddp", "DDP", (ALL_GATHER, ALL_GATHER, REDUCE_SCATTER)),
-        ("ddp", "DDP", (ALL_REDUCE, BROADCAST, BROADCAST)),
-        ("fsdp2", "FSDP2", (ALL_REDUCE,)),
-    ],
-)
-def test_what_another_engine_does_contradicts_the_manifest(
-    analyse: Analyse, tmp_path: Path, engine: str, name: str, collectives: Any
-) -> None:
-    message = contradiction(analyse, tmp_path, of_engine(engine), *collectives)
-    assert message is not None
-    assert f"manifest.json says {name}, but the trace shows stage" in message
-
-
-@pytest.mark.parametrize(("world", "contradicts"), [(1, False), (2, True)])
-def test_without_a_labelled_gather_it_is_no_fsdp_2_unless_its_rank_is_alone(
-    analyse: Analyse, tmp_path: Path, world: int, contradicts: bool
-) -> None:
-    (tmp_path / "run").mkdir()
-    told = of_engine("fsdp2", world, labels=LabelsRecord(version=1, hooks=()))
-    (tmp_path / "run" / "manifest.json").write_bytes(msgspec.json.encode(told))
-    traces = [
-        TraceBuilder(rank, world).step(2, 0, 5000).compute(10, 20)
-        .label(Label(event=LabelEvent.REDUCE, elements=PSI, bytes=2 * PSI, num_params=1), 5, 30)
-        for rank in range(world)
-    ]  # fmt: skip
-    codes = {note.code for note in analyse(*traces).diagnostics}
-    assert ("stage_contradicts" in codes) is contradicts
 
 
 def on_gloo(analyse: Analyse, tmp_path: Path, told: RunManifest, *calls: tuple[str, Label | None]) -> WireLedger:

@@ -29,7 +29,7 @@ from zerotrace.analysis.overlap_tax import sum_up, tell
 from zerotrace.analysis.own_time import OwnTimes
 from zerotrace.analysis.progress import Unwatched, Watch
 from zerotrace.analysis.rank import RankAnalysis
-from zerotrace.analysis.ranks import shown_ranks, with_overview
+from zerotrace.analysis.ranks import MANY_RANKS, shown_ranks, with_overview
 from zerotrace.analysis.reading import RankReading, read_ranks
 from zerotrace.analysis.reuse import Request, Standing, name_inputs, standing
 from zerotrace.analysis.stragglers import find_stragglers
@@ -97,14 +97,10 @@ _NO_LOCKS = Diagnostic(
 )
 
 
-#: Traces up to which HTA is run unless it is asked for: it holds those of all ranks at once, some 20 MiB each.
-MOST_HTA_RANKS = 16
-
 _TOO_MANY_FOR_HTA = Diagnostic(
     code="hta_left_out",
     level=Level.INFO,
-    message=f"HTA was not run: it holds the events of all ranks in memory at once, and there are more than "
-    f"{MOST_HTA_RANKS}",
+    message=f"HTA was not run: it holds the events of all ranks in memory, and there are more than {MANY_RANKS}",
     hint="--hta runs it all the same; our figures do not use it",
 )
 
@@ -125,7 +121,8 @@ class AnalyzeOptions(Struct, frozen=True, kw_only=True):
     attribution: Attribution = Attribution.CLIP
     """How device rows are given to steps."""
     hta: bool | None = None
-    """Whether HTA's own analyses are run and stored beside ours; ``None`` for up to :data:`MOST_HTA_RANKS` traces."""
+    """Whether HTA's own analyses are run and stored beside ours; ``None`` for up to :data:`MANY_RANKS` traces,
+    since HTA holds the events of all at once, some 20 MiB each."""
     jobs: int | None = None
     """Traces read at once; by default one a core, at most one a trace."""
     engine: EngineKind = EngineKind.PROCESSES
@@ -181,7 +178,7 @@ def analyze(
         raise TraceError(links[0].message, code="link_refused", hint=links[0].hint)
     if not candidates:
         raise no_traces_in(inputs)
-    with_hta = len(candidates) <= MOST_HTA_RANKS if options.hta is None else options.hta
+    with_hta = len(candidates) <= MANY_RANKS if options.hta is None else options.hta
     baseline = _read_baseline(options.baseline) if options.baseline else None
     manifest = read_manifest(run_folder)
     beside = memory_files(run_folder, manifest)

@@ -122,16 +122,8 @@ class SessionPlan(Struct, frozen=True, kw_only=True):
         value = os.environ.get(SESSION_VARIABLE)
         if not value:
             return None
-        content = json.loads(value if value.startswith("{") else Path(value).read_text(encoding="utf-8"))
-        if attach := content.pop("attach", None):
-            settings = tuple((key, setting) for key, setting in attach.pop("settings"))
-            content["attach"] = AttachOrders(settings=settings, **attach)
-        if own := content.pop("own", None):
-            deadline = own.pop("deadline")
-            content["own"] = OwnOrders(
-                facts=_parse_facts(own.pop("facts")), deadline=Deadline(**deadline) if deadline else None, **own
-            )
-        return cls(**content)
+        text = value if value.startswith("{") else Path(value).read_text(encoding="utf-8")
+        return msgspec.json.decode(text, type=cls)
 
     def to_json(self) -> str:
         """The plan as :meth:`from_environment` takes it from the variable itself."""
@@ -242,15 +234,6 @@ def read_problem(path: Path) -> CaptureError | None:
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
     return CaptureError(content["message"], code=content["code"], hint=content["hint"])
-
-
-def _parse_facts(content: dict[str, Any]) -> RunFacts:
-    command, engine = tuple(content.pop("command")), _parse_engine(content.pop("engine"))
-    return RunFacts(command=command, engine=engine, **content)
-
-
-def _parse_engine(content: dict[str, Any] | None) -> EngineFacts | None:
-    return EngineFacts(**content) if content else None
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from zerotrace.analysis.ranks.figures import Cells, rank_figures, step_cells, va
 from zerotrace.analysis.ranks.spread import OUTLIER_RATIO, rank_spread, step_spread
 from zerotrace.model import Analysis, RankFigure, RankFigures, RankOverview, RankSpread
 
-#: Up to so many ranks each is shown in full.
+#: Up to so many ranks each is shown in full, and HTA is run of them.
 MANY_RANKS = 16
 
 #: Places that are drawn by rank and step: fewer steps where there are more ranks.
